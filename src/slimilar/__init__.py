@@ -1,0 +1,3 @@
+"""Slim by similarity: channel pruning for CNNs."""
+
+__version__ = "0.1.0"
