@@ -1,0 +1,381 @@
+r"""Which channels say the same thing: distance, linkage tree, removal order, clusters.
+
+Tensors and arrays only; nothing here knows what a network is.
+
+>>> import torch
+>>> beta = torch.tensor([0.0, 0.1, 3.0, 3.1, 9.0])
+>>> gamma = torch.tensor([0.1, 0.2, 0.4, 0.3, 1.0])
+>>> tree = linkage_tree(normalise(channel_distance(beta, gamma)))
+>>> order = removal_order(tree, gamma)
+>>> [cluster.members for cluster in clusters(order, threshold=0.05, n=5)]
+[(0, 1), (2, 3), (4,)]
+>>> representatives(order, threshold=0.05, n=5)
+[1, 2, 4]
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any, Literal, NamedTuple, get_args
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from scipy.cluster import hierarchy
+from torch import Tensor
+
+from slimilar.errors import InvalidInput
+
+Linkage = Literal["average", "complete", "single"]
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+NOBODY = -1
+"""The stand-in of a channel that nobody represents (criteria that rank channels one by one)."""
+
+# float32 parameters carry about seven digits: a relative spread below this is rounding, not training.
+_SPREAD = 1e-6
+# Rounding left in a float64 Gram matrix of many samples, and in a float64 mean, relative to their size.
+_GRAM_NOISE, _MEAN_NOISE = 1e-13, 1e-14
+
+
+# --- distances -------------------------------------------------------------------------------------
+
+
+def channel_distance(beta: Tensor, gamma: Tensor) -> Tensor:
+    r"""Return the expected squared difference of every two channels after batch norm (Eq. 4).
+
+    With $y_i \sim (\beta_i, \gamma_i^2)$, independent across channels, and $d_{ii} = 0$,
+    $$d_{ij} = E[(y_i - y_j)^2] = (\beta_i - \beta_j)^2 + \gamma_i^2 + \gamma_j^2.$$
+
+    The answer is float64 on the CPU, where it is clustered: half-precision networks lose nothing.
+
+    >>> channel_distance(torch.tensor([0.0, 2.0]), torch.tensor([1.0, 3.0])).tolist()
+    [[0.0, 14.0], [14.0, 0.0]]
+    """
+    if beta.ndim != 1 or beta.shape != gamma.shape:
+        got = f"{tuple(beta.shape)} and {tuple(gamma.shape)}"
+        raise InvalidInput(f"beta and gamma must both have shape (channels,), got {got}")
+    beta, gamma = _float64(beta), _float64(gamma)
+    if not (beta.isfinite().all() and gamma.isfinite().all()):
+        raise InvalidInput("beta and gamma must be finite, got NaN or infinity; has training diverged?")
+    variance = gamma.square()
+    spread = variance[:, None] + variance  # summed first, so that d is exactly symmetric
+    return ((beta[:, None] - beta).square() + spread).fill_diagonal_(0)
+
+
+def activation_distance(batches: Tensor | Iterable[Tensor]) -> Tensor:
+    r"""Return the mean squared difference of every two channels on given activations (Eq. 1).
+
+    $$d_{ij} = \frac{1}{n} \lVert A^{(i)} - A^{(j)} \rVert_2^2, \qquad n = H \times W \times B.$$
+
+    Takes one tensor (batch, channels, ...) or any iterable of such batches; each is seen once and
+    only a channels x channels matrix is held. Never negative, and exactly zero for equal channels.
+
+    >>> activation_distance(torch.tensor([[1.0, 1.0, 4.0], [2.0, 2.0, 6.0]])).tolist()
+    [[0.0, 0.0, 12.5], [0.0, 0.0, 12.5], [12.5, 12.5, 0.0]]
+    """
+    mean, covariance = _mean_and_covariance([batches] if isinstance(batches, Tensor) else batches)
+    gap = (mean[:, None] - mean).square()
+    power = covariance.diagonal()
+    spread = power[:, None] + power
+    # Rounding may leave a little less or more than nothing between two equal channels.
+    noise = _GRAM_NOISE * spread + (_MEAN_NOISE * (mean[:, None].abs() + mean.abs())).square()
+    distance = gap + (spread - (covariance + covariance.T))
+    return distance.masked_fill(distance <= noise, 0.0).fill_diagonal_(0)
+
+
+def _mean_and_covariance(batches: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
+    """Accumulate both in one pass, shifted by the first batch's mean so that little cancels."""
+    count, shift, total, gram = 0, torch.empty(0), torch.empty(0), torch.empty(0)
+    for batch in batches:
+        samples = _by_channel(batch)
+        if count == 0:
+            shift = samples.mean(dim=1, keepdim=True)
+            total, gram = torch.zeros_like(shift), samples.new_zeros(len(samples), len(samples))
+        if len(samples) != len(shift):
+            raise InvalidInput(f"all batches must have {len(shift)} channels, got {len(samples)}")
+        samples = samples - shift
+        count += samples.shape[1]
+        total += samples.sum(dim=1, keepdim=True)
+        gram.addmm_(samples, samples.T)
+    if count == 0:
+        raise InvalidInput("activations must hold at least one batch, got none")
+    offset = total / count
+    return (shift + offset).squeeze(1), gram / count - offset @ offset.T
+
+
+def _by_channel(batch: Tensor) -> Tensor:
+    """Return activations (batch, channels, ...) as float64 (channels, samples)."""
+    if not isinstance(batch, Tensor) or batch.ndim < 2 or batch.numel() == 0:
+        got = tuple(batch.shape) if isinstance(batch, Tensor) else type(batch).__name__
+        raise InvalidInput(f"activations must be a non-empty tensor (batch, channels, ...), got {got}")
+    samples = _float64(batch).movedim(1, 0).flatten(1)
+    if not samples.isfinite().all():
+        raise InvalidInput("activations must be finite, got NaN or infinity; are the weights sound?")
+    return samples
+
+
+def is_uninformative(distance: Tensor) -> bool:
+    """Tell whether all channels are equally far apart, so that nothing says which ones to merge.
+
+    So it is with an untrained batch norm (gamma = 1, beta = 0), and with fewer than three channels.
+
+    >>> is_uninformative(channel_distance(torch.zeros(8), torch.ones(8)))
+    True
+    """
+    low, high = _range(_square(distance))
+    return high - low <= _SPREAD * high
+
+
+def normalise(distance: Tensor) -> Tensor:
+    r"""Return the distances mapped to [0, 1], with minimum and maximum over $i \ne j$.
+
+    $$d_{ij} \leftarrow (d_{ij} - d_{min}) / (d_{max} - d_{min}), \qquad d_{ii} = 0.$$
+
+    >>> normalise(torch.tensor([[0.0, 2.0, 4.0], [2.0, 0.0, 3.0], [4.0, 3.0, 0.0]])).tolist()
+    [[0.0, 0.0, 1.0], [0.0, 0.0, 0.5], [1.0, 0.5, 0.0]]
+    """
+    if is_uninformative(distance):
+        raise InvalidInput(
+            "distances must differ from one another to be normalised, got a constant matrix; "
+            "ask is_uninformative() first and keep such a layer whole"
+        )
+    low, high = _range(distance := _square(distance))
+    return ((distance - low) / (high - low)).clamp(0, 1).fill_diagonal_(0)
+
+
+def _range(distance: Tensor) -> tuple[float, float]:
+    """Return the smallest and the largest entry off the diagonal."""
+    n = len(distance)
+    if n < 2:
+        return 0.0, 0.0
+    off_diagonal = distance.flatten()[1:].view(n - 1, n + 1)[:, :-1]  # a view: no n x n mask
+    return float(off_diagonal.min()), float(off_diagonal.max())
+
+
+def _square(distance: Tensor) -> Tensor:
+    """Return a checked distance matrix in float64."""
+    if distance.ndim != 2 or distance.shape[0] != distance.shape[1] or len(distance) == 0:
+        got = tuple(distance.shape)
+        raise InvalidInput(f"distance must be a matrix of shape (channels, channels), got {got}")
+    distance = _float64(distance)
+    if not distance.isfinite().all() or distance.min() < 0:
+        raise InvalidInput("distance must be finite and not negative, got NaN, infinity or a negative value")
+    if (distance - distance.T).abs().max() > _SPREAD * distance.max():
+        raise InvalidInput("distance must be symmetric, got d[i, j] != d[j, i]")
+    return distance
+
+
+def _float64(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu", torch.float64)
+
+
+# --- from distances to an order --------------------------------------------------------------------
+
+
+def linkage_tree(distance: Tensor, linkage: Linkage = "average") -> Floats:
+    """Return SciPy's linkage matrix of the channels: n - 1 merges, of rising height.
+
+    The same distances always give the same tree; between equal distances the lowest index goes first.
+
+    >>> linkage_tree(torch.tensor([[0.0, 1.0, 4.0], [1.0, 0.0, 2.0], [4.0, 2.0, 0.0]])).tolist()
+    [[0.0, 1.0, 1.0, 2.0], [2.0, 3.0, 3.0, 3.0]]
+    """
+    if linkage not in get_args(Linkage):
+        raise InvalidInput(f"linkage must be one of {', '.join(get_args(Linkage))}, got {linkage!r}")
+    distance = _square(distance)
+    if len(distance) == 1:
+        return np.zeros((0, 4))
+    rows, columns = np.triu_indices(len(distance), k=1)
+    tree: Floats = hierarchy.linkage(distance.numpy()[rows, columns], method=linkage)
+    return tree
+
+
+@dataclass(frozen=True, eq=False)
+class RemovalOrder:
+    """In which order a group's channels leave, at what height each, and who stands in for it.
+
+    Step k removes channel `removed[k]` at `heights[k]`; `stand_in[k]` is the channel that represents
+    it from then on (it may itself leave later), or NOBODY. Heights never fall, so that cutting at
+    a threshold, and walking a few steps back, always leave nested sets of kept channels.
+
+    >>> order = RemovalOrder(removed=[2, 0], heights=[0.1, 0.4], stand_in=[0, 1])
+    >>> order.steps(0.4), order.steps(0.5)
+    (1, 2)
+    """
+
+    removed: Ints
+    heights: Floats
+    stand_in: Ints
+
+    def __post_init__(self) -> None:
+        _freeze(self, removed=np.int64, heights=np.float64, stand_in=np.int64)
+        if self.removed.ndim != 1 or not self.removed.shape == self.heights.shape == self.stand_in.shape:
+            got = f"{self.removed.shape}, {self.heights.shape} and {self.stand_in.shape}"
+            raise InvalidInput(f"removed, heights and stand_in must be as long as each other, got {got}")
+        if np.isnan(self.heights).any() or (np.diff(self.heights) < 0).any():
+            raise InvalidInput("heights must never fall, got a step below the one before or NaN")
+        self._check_channels()
+
+    def _check_channels(self) -> None:
+        leaves = {channel: step for step, channel in enumerate(self.removed.tolist())}
+        if len(leaves) != len(self.removed) or min(leaves, default=0) < 0:
+            raise InvalidInput(
+                "removed must name each channel at most once, got a repeated or negative index"
+            )
+        for step, channel in enumerate(self.stand_in.tolist()):
+            if channel < NOBODY or leaves.get(channel, len(leaves)) <= step:
+                raise InvalidInput(
+                    f"stand_in must still be there at its step, got channel {channel} at step {step}"
+                )
+
+    def __len__(self) -> int:
+        return len(self.removed)
+
+    def steps(self, threshold: float) -> int:
+        """Return how many channels leave below a threshold: those of height < threshold."""
+        return int(np.searchsorted(self.heights, _checked(threshold), side="left"))
+
+
+def _checked(threshold: object) -> float:
+    if isinstance(threshold, bool) or not isinstance(threshold, Real) or not 0 <= float(threshold) <= 1:
+        raise InvalidInput(f"threshold must be a number in [0, 1], got {threshold!r}")
+    return float(threshold)
+
+
+def _freeze(order: RemovalOrder, **dtypes: type[np.generic]) -> None:
+    """Give a frozen dataclass arrays of its own that nobody can write to."""
+    for name, dtype in dtypes.items():
+        array: npt.NDArray[Any] = np.array(getattr(order, name), dtype=dtype)
+        array.flags.writeable = False
+        object.__setattr__(order, name, array)
+
+
+def removal_order(tree: Floats, gamma: Tensor | Floats) -> RemovalOrder:
+    """Read a linkage tree as a removal order.
+
+    Each merge keeps, of the two clusters' representatives, the one with the larger |gamma| (the lower
+    index where they are equal) and removes the other; so the one kept of any cluster is its largest |gamma|.
+
+    >>> tree = linkage_tree(torch.tensor([[0.0, 1.0, 4.0], [1.0, 0.0, 2.0], [4.0, 2.0, 0.0]]))
+    >>> order = removal_order(tree, torch.tensor([0.5, -0.7, 0.6]))
+    >>> order.removed.tolist(), order.stand_in.tolist(), order.heights.tolist()
+    ([0, 2], [1, 1], [1.0, 3.0])
+    """
+    size = _sizes(gamma, len(tree) + 1)
+    representative = list(range(len(size)))
+    removed, stand_in = [], []
+    for left, right in tree[:, :2].astype(np.int64).tolist():
+        pair = (representative[left], representative[right])
+        kept, gone = sorted(pair, key=lambda channel: (-size[channel], channel))
+        representative.append(kept)
+        removed.append(gone)
+        stand_in.append(kept)
+    return RemovalOrder(np.array(removed), np.maximum.accumulate(tree[:, 2]), np.array(stand_in))
+
+
+def _sizes(gamma: Tensor | Floats, n: int) -> list[float]:
+    """Return |gamma| of n channels as plain floats."""
+    values = _float64(torch.as_tensor(gamma))
+    if tuple(values.shape) != (n,) or not values.isfinite().all():
+        got = f"shape {tuple(values.shape)}" if tuple(values.shape) != (n,) else "NaN or infinity"
+        raise InvalidInput(f"gamma must hold {n} finite values, one for each leaf of the tree, got {got}")
+    sizes: list[float] = values.abs().tolist()
+    return sizes
+
+
+# --- from an order to clusters ---------------------------------------------------------------------
+
+
+class Cluster(NamedTuple):
+    """Channels that say the same thing, and the one that speaks for them (a member too)."""
+
+    representative: int
+    members: tuple[int, ...]
+
+
+def representatives(order: RemovalOrder, threshold: float, n: int) -> list[int]:
+    """Return which of n channels are kept at a threshold, in ascending order.
+
+    >>> representatives(RemovalOrder(removed=[2, 0], heights=[0.1, 0.4], stand_in=[0, 1]), 0.2, n=3)
+    [0, 1]
+    """
+    return kept_after(order, order.steps(threshold), n)
+
+
+def clusters(order: RemovalOrder, threshold: float, n: int) -> list[Cluster]:
+    """Return the clusters at a threshold: all merges of height < threshold made, in order of representative.
+
+    Threshold 0 leaves every channel on its own.
+
+    >>> clusters(RemovalOrder(removed=[2, 0], heights=[0.1, 0.4], stand_in=[0, 1]), 0.2, n=3)
+    [Cluster(representative=0, members=(0, 2)), Cluster(representative=1, members=(1,))]
+    """
+    return clusters_after(order, order.steps(threshold), n)
+
+
+def kept_after(order: RemovalOrder, steps: int, n: int) -> list[int]:
+    """Return which of n channels are left after so many steps, in ascending order."""
+    _check_steps(order, steps, n)
+    return np.delete(np.arange(n), order.removed[:steps]).tolist()
+
+
+def clusters_after(order: RemovalOrder, steps: int, n: int) -> list[Cluster]:
+    """Return the clusters after so many steps; a channel removed with NOBODY standing in is in none."""
+    members: dict[int, list[int]] = {channel: [] for channel in kept_after(order, steps, n)}
+    speaker = {channel: channel for channel in members}
+    # Backwards, because whoever stands in at a step may leave at a later one.
+    for step in reversed(range(steps)):
+        speaker[int(order.removed[step])] = speaker.get(int(order.stand_in[step]), NOBODY)
+    for channel in sorted(speaker):
+        if speaker[channel] != NOBODY:
+            members[speaker[channel]].append(channel)
+    return [Cluster(channel, tuple(group)) for channel, group in members.items()]
+
+
+def _check_steps(order: RemovalOrder, steps: int, n: int) -> None:
+    if not 0 <= steps <= len(order):
+        raise InvalidInput(f"steps must lie between 0 and {len(order)}, got {steps}")
+    if max(order.removed.max(initial=-1), order.stand_in.max(initial=-1)) >= n:
+        raise InvalidInput(f"n must be the group's width, above every channel of the order, got {n}")
+
+
+# --- the bound of Proposition 2 --------------------------------------------------------------------
+
+
+class ShiftBound(NamedTuple):
+    """Proposition 2 for each (channel of the next layer, removed channel); both of shape (out, in)."""
+
+    factor: Tensor
+    bound: Tensor
+
+
+def shift_bound(weight: Tensor, distance: Tensor, n_in: int, n_out: int) -> ShiftBound:
+    r"""Bound how far the next layer moves when channel i leaves and its nearest one stands in (Prop. 2).
+
+    With the removed channel's kernel added to that of the channel j which replaces it,
+    $$\frac{1}{n_{l+1}} \lVert (h(N_i) - h(N_j)) * W_{ic} \rVert^2 \le \lambda_{ci} \min_{j \ne i} d_{ij},
+    \qquad \lambda_{ci} = \frac{n_l}{n_{l+1}} K^2 \lVert W_{ic} \rVert_2^2.$$
+
+    `weight` is the next layer's (out, in, K, K), `distance` that of the normalised channels, and `n_in`,
+    `n_out` the activations of one channel (H x W x B) before and after it. It holds for zero padding, any
+    stride or dilation, and every activation h of slope in [0, 1].
+
+    >>> factor, bound = shift_bound(torch.ones(1, 2, 1, 1), torch.tensor([[0.0, 3.0], [3.0, 0.0]]), 16, 4)
+    >>> factor.tolist(), bound.tolist()
+    ([[4.0, 4.0]], [[12.0, 12.0]])
+    """
+    distance = _square(distance)
+    if weight.ndim < 2 or weight.shape[1] != len(distance) or len(distance) < 2:
+        got = f"{tuple(weight.shape)} and {tuple(distance.shape)}"
+        raise InvalidInput(f"weight must be (out, in, ...) and distance (in, in) with in > 1, got {got}")
+    if n_in <= 0 or n_out <= 0:
+        raise InvalidInput(f"n_in and n_out must be positive, got {n_in} and {n_out}")
+    area = math.prod(weight.shape[2:])
+    factor = n_in / n_out * area * _float64(weight).reshape(*weight.shape[:2], area).square().sum(2)
+    nearest = distance.clone().fill_diagonal_(torch.inf).min(dim=1).values
+    return ShiftBound(factor, factor * nearest)
