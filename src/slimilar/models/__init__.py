@@ -1,0 +1,42 @@
+"""The paper's CIFAR networks, and others of their kind, by name.
+
+>>> from slimilar.models import build
+>>> sum(p.numel() for p in build("resnet20", classes=10).parameters())
+269722
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable
+from functools import partial
+
+from torch import nn
+
+from slimilar.errors import InvalidInput
+from slimilar.models.preresnet import PreResNet
+from slimilar.models.resnet import ResNet
+from slimilar.models.vgg import VGG
+
+__all__ = ["NAMES", "VGG", "PreResNet", "ResNet", "build"]
+
+_DEPTHS = (20, 32, 44, 56, 110)
+_BUILDERS: dict[str, Callable[..., nn.Module]] = {
+    "vgg16": VGG,
+    "preresnet110": partial(PreResNet, 110),
+    "preresnet164": partial(PreResNet, 164),
+    **{f"resnet{depth}": partial(ResNet, depth) for depth in _DEPTHS},
+    **{f"resnet{depth}-conv": partial(ResNet, depth, shortcut="conv") for depth in _DEPTHS},
+}
+NAMES = tuple(_BUILDERS)
+
+
+def build(name: str, classes: int = 10, width: float = 1.0) -> nn.Module:
+    """Return a network with fresh weights; ``NAMES`` lists the names, ``width`` scales its channel counts."""
+    try:
+        builder = _BUILDERS[name]
+    except KeyError:
+        near = difflib.get_close_matches(name, NAMES, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else "for others build torchvision's or timm's yourself"
+        raise InvalidInput(f"name must be one of {', '.join(NAMES)}, got {name!r}; {hint}") from None
+    return builder(classes=classes, width=width)
