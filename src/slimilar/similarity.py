@@ -25,6 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from scipy.cluster import hierarchy
+from scipy.spatial.distance import squareform
 from torch import Tensor
 
 from slimilar.errors import InvalidInput
@@ -64,7 +65,7 @@ def channel_distance(beta: Tensor, gamma: Tensor) -> Tensor:
         raise InvalidInput("beta and gamma must be finite, got NaN or infinity; has training diverged?")
     variance = gamma.square()
     spread = variance[:, None] + variance  # summed first, so that d is exactly symmetric
-    return ((beta[:, None] - beta).square() + spread).fill_diagonal_(0)
+    return (beta[:, None] - beta).square_().add_(spread).fill_diagonal_(0)
 
 
 def activation_distance(batches: Tensor | Iterable[Tensor]) -> Tensor:
@@ -127,8 +128,7 @@ def is_uninformative(distance: Tensor) -> bool:
     >>> is_uninformative(channel_distance(torch.zeros(8), torch.ones(8)))
     True
     """
-    low, high = _range(_square(distance))
-    return high - low <= _SPREAD * high
+    return _is_constant(*_range(_square(distance)))
 
 
 def normalise(distance: Tensor) -> Tensor:
@@ -139,13 +139,18 @@ def normalise(distance: Tensor) -> Tensor:
     >>> normalise(torch.tensor([[0.0, 2.0, 4.0], [2.0, 0.0, 3.0], [4.0, 3.0, 0.0]])).tolist()
     [[0.0, 0.0, 1.0], [0.0, 0.0, 0.5], [1.0, 0.5, 0.0]]
     """
-    if is_uninformative(distance):
+    distance = _square(distance)
+    low, high = _range(distance)
+    if _is_constant(low, high):
         raise InvalidInput(
             "distances must differ from one another to be normalised, got a constant matrix; "
             "ask is_uninformative() first and keep such a layer whole"
         )
-    low, high = _range(distance := _square(distance))
-    return ((distance - low) / (high - low)).clamp(0, 1).fill_diagonal_(0)
+    return (distance - low).div_(high - low).clamp_(0, 1).fill_diagonal_(0)
+
+
+def _is_constant(low: float, high: float) -> bool:
+    return high - low <= _SPREAD * high
 
 
 def _range(distance: Tensor) -> tuple[float, float]:
@@ -154,7 +159,8 @@ def _range(distance: Tensor) -> tuple[float, float]:
     if n < 2:
         return 0.0, 0.0
     off_diagonal = distance.flatten()[1:].view(n - 1, n + 1)[:, :-1]  # a view: no n x n mask
-    return float(off_diagonal.min()), float(off_diagonal.max())
+    low, high = torch.aminmax(off_diagonal)
+    return low.item(), high.item()
 
 
 def _square(distance: Tensor) -> Tensor:
@@ -163,9 +169,10 @@ def _square(distance: Tensor) -> Tensor:
         got = tuple(distance.shape)
         raise InvalidInput(f"distance must be a matrix of shape (channels, channels), got {got}")
     distance = _float64(distance)
-    if not distance.isfinite().all() or distance.min() < 0:
+    low, high = torch.aminmax(distance)  # NaN wins over every number
+    if not (low >= 0 and high.isfinite()):
         raise InvalidInput("distance must be finite and not negative, got NaN, infinity or a negative value")
-    if (distance - distance.T).abs().max() > _SPREAD * distance.max():
+    if not torch.equal(distance, distance.T) and (distance - distance.T).abs().max() > _SPREAD * high:
         raise InvalidInput("distance must be symmetric, got d[i, j] != d[j, i]")
     return distance
 
@@ -190,8 +197,7 @@ def linkage_tree(distance: Tensor, linkage: Linkage = "average") -> Floats:
     distance = _square(distance)
     if len(distance) == 1:
         return np.zeros((0, 4))
-    rows, columns = np.triu_indices(len(distance), k=1)
-    tree: Floats = hierarchy.linkage(distance.numpy()[rows, columns], method=linkage)
+    tree: Floats = hierarchy.linkage(squareform(distance.numpy(), checks=False), method=linkage)
     return tree
 
 

@@ -1,0 +1,68 @@
+"""How long it takes to cluster one layer, against its width.
+
+    python benchmarks/clustering.py > benchmarks/results/clustering.txt
+
+Times Eq. 4, normalisation, the linkage tree, the removal order and one cut, end to end, for a made-up
+trained batch norm; the best of three runs, one thread. Clustering is O(width^2) in time and memory.
+"""
+
+from __future__ import annotations
+
+import platform
+import time
+from pathlib import Path
+
+import numpy as np
+import scipy
+import torch
+
+from slimilar.similarity import (
+    channel_distance,
+    clusters,
+    linkage_tree,
+    normalise,
+    removal_order,
+)
+
+SEED = 0
+WIDTHS = (64, 128, 256, 512, 1024, 2048, 4096)
+LINKAGES = ("average", "complete", "single")
+
+
+def processor() -> str:
+    """Return the processor's name, or what Python knows where the system does not tell."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def seconds(width: int, linkage: str) -> float:
+    """Return the best of three times from batch norm parameters to clusters."""
+    generator = torch.Generator().manual_seed(SEED)
+    beta, gamma = torch.randn(2, width, generator=generator)
+    times = []
+    for _ in range(3):
+        start = time.perf_counter()
+        tree = linkage_tree(normalise(channel_distance(beta, gamma)), linkage)
+        clusters(removal_order(tree, gamma), 0.25, width)
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    print("# command   python benchmarks/clustering.py")
+    print(f"# seed      {SEED}")
+    print(f"# versions  Python {platform.python_version()}, torch {torch.__version__},", end=" ")
+    print(f"SciPy {scipy.__version__}, NumPy {np.__version__}")
+    print(f"# hardware  {processor()}, 1 thread")
+    print(f"\n{'width':>6}" + "".join(f"{linkage:>12}" for linkage in LINKAGES))
+    for width in WIDTHS:
+        times = "".join(f"{1000 * seconds(width, linkage):9.1f} ms" for linkage in LINKAGES)
+        print(f"{width:6}{times}", flush=True)
+
+
+if __name__ == "__main__":
+    main()
