@@ -1,0 +1,69 @@
+"""What training asks of a dataset, and an adapter for any PyTorch one."""
+
+from __future__ import annotations
+
+from collections.abc import Sized
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset, default_collate
+
+from slimilar.errors import DataError
+
+DRAWS = 5
+"""Uniform random numbers in [0, 1) that a picture may use for its augmentation."""
+
+
+class Source(Protocol):
+    """A dataset that makes whole batches.
+
+    A batch is a pure function of its arguments: ``draws`` (one row of ``DRAWS`` random numbers for each
+    picture; None for no augmentation) holds all its randomness. So any process, at any time, makes the same
+    batch again; that is what resuming and splitting over machines rest on.
+    """
+
+    @property
+    def workers(self) -> int:
+        """Processes that prepare batches beside the training; 0 where that is not worth it."""
+
+    def __len__(self) -> int: ...
+
+    def batch(self, indices: Tensor, draws: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Return pictures, ready for the network, and labels."""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Any map-style dataset of (picture tensor, label) pairs as a ``Source``.
+
+    Random transforms inside it must draw from torch's generator, which is seeded anew for each sample.
+
+    >>> from torch.utils.data import TensorDataset
+    >>> pairs = TensorDataset(torch.zeros(4, 1, 2, 2), torch.arange(4))
+    >>> Samples(pairs).batch(torch.tensor([3, 1]))[1]
+    tensor([3, 1])
+    """
+
+    dataset: Dataset[Any]
+    workers: int = 0
+
+    def __len__(self) -> int:
+        return len(cast(Sized, self.dataset))
+
+    def batch(self, indices: Tensor, draws: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        seeds = torch.zeros(len(indices)) if draws is None else draws[:, 0]
+        with torch.random.fork_rng(devices=[]):
+            samples = [self._sample(int(i), float(seed)) for i, seed in zip(indices, seeds, strict=True)]
+        images, labels = default_collate(samples)
+        return images, torch.as_tensor(labels)
+
+    def _sample(self, index: int, seed: float) -> Any:
+        torch.manual_seed(int(seed * 2**31) + index)
+        try:
+            picture, label = self.dataset[index]
+        except (TypeError, ValueError) as error:
+            message = f"sample {index} must be a (picture, label) pair, but reading it failed with: {error}"
+            raise DataError(message) from error
+        return picture, label
