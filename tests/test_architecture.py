@@ -1,0 +1,149 @@
+"""The house's order: who may import whom, and who may speak to the user."""
+
+from __future__ import annotations
+
+import ast
+import doctest
+import importlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import slimilar
+
+ROOT = Path(slimilar.__file__).parent
+FILES = sorted(ROOT.rglob("*.py"))
+
+# Bottom first. A module imports from lower layers and from its own, never from a higher one.
+# A new file takes its place here; files named _like_this.py are details and go wherever no cycle comes of it.
+LAYERS = [
+    {"errors"},
+    {"similarity", "moments", "labels", "models", "data"},
+    {"ops"},
+    {"trace"},
+    {"groups"},
+    {"cost"},
+    {"plan"},
+    {"rewrite"},
+    {"substitute", "latency"},
+    {"criteria"},
+    {"prune", "train"},
+    {"store", "export"},
+    {"slimilar"},  # the package's own __init__
+    {"report"},
+    {"cli", "__main__"},
+]
+HEIGHT = {name: height for height, layer in enumerate(LAYERS) for name in layer}
+
+
+def module_of(file: Path) -> str:
+    """Return a file's dotted name below the package: `plan`, `models.vgg`, or `slimilar` for the package."""
+    parts = file.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts) or "slimilar"
+
+
+MODULES = {module_of(file): ast.parse(file.read_text(), str(file)) for file in FILES}
+
+
+def runtime_nodes(tree: ast.AST) -> Iterator[ast.AST]:
+    """Walk a tree, also into functions, but not into `if TYPE_CHECKING:`."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+            continue
+        yield node
+        yield from runtime_nodes(node)
+
+
+def imported_names(module: str) -> Iterator[str]:
+    """Yield everything a module imports, as dotted names."""
+    for node in runtime_nodes(MODULES[module]):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{module}: relative import; write it out"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def imported_modules(module: str) -> set[str]:
+    """Return which modules of the package a module imports."""
+    found = set()
+    for name in imported_names(module):
+        if name == "slimilar" or name.startswith("slimilar."):
+            inner = name.removeprefix("slimilar").removeprefix(".")
+            while inner and inner not in MODULES:  # a.b.Thing -> a.b
+                inner = inner.rpartition(".")[0]
+            found.add(inner or "slimilar")
+    return found - {module}
+
+
+def top(module: str) -> str:
+    return module.partition(".")[0]
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_imports_only_go_down(module):
+    if top(module).startswith("_") and module != "__main__":
+        return
+    assert top(module) in HEIGHT, f"give {module} a place in LAYERS of {Path(__file__).name}"
+    for other in imported_modules(module):
+        if top(other) in HEIGHT:
+            assert HEIGHT[top(other)] <= HEIGHT[top(module)], (
+                f"{module} must not import {other}, which is above it"
+            )
+
+
+def test_no_import_goes_in_a_circle():
+    state: dict[str, str] = {}
+
+    def visit(module: str, path: tuple[str, ...]) -> None:
+        assert state.get(module) != "open", f"imports go in a circle: {' -> '.join((*path, module))}"
+        if module not in state:
+            state[module] = "open"
+            for other in sorted(imported_modules(module)):
+                # A package and the modules inside it are one thing seen from outside.
+                if top(other) != top(module):
+                    visit(other, (*path, module))
+            state[module] = "done"
+
+    for module in MODULES:
+        visit(module, ())
+
+
+@pytest.mark.parametrize("module", ["similarity", "moments"])
+def test_similarity_knows_no_network(module):
+    if module not in MODULES:
+        pytest.skip(f"no {module} yet")
+    assert not any(name.startswith("torch.nn") for name in imported_names(module))
+    for node in ast.walk(MODULES[module]):
+        assert "nn" not in (getattr(node, "attr", None), getattr(node, "id", None)), f"line {node.lineno}"
+
+
+@pytest.mark.parametrize("module", [module for module in MODULES if top(module) == "report"])
+def test_the_report_sees_no_weights(module):
+    assert not any(top(name) == "torch" for name in imported_names(module))
+
+
+@pytest.mark.parametrize("module", [module for module in MODULES if top(module) not in ("cli", "__main__")])
+def test_only_the_command_line_prints_or_exits(module):
+    speaks = {
+        "print",
+        "exit",
+        "quit",
+        "sys.exit",
+        "os._exit",
+        "sys.stdout.write",
+        "sys.stderr.write",
+        "SystemExit",
+    }
+    for node in ast.walk(MODULES[module]):
+        if isinstance(node, ast.Call):
+            assert ast.unparse(node.func) not in speaks, f"{module}, line {node.lineno}"
+        if isinstance(node, ast.Raise) and node.exc is not None:
+            assert ast.unparse(node.exc).split("(")[0] != "SystemExit", f"{module}, line {node.lineno}"
+
+
+@pytest.mark.parametrize("module", [module for module in MODULES if module != "__main__"])
+def test_docstring_examples(module):
+    name = "slimilar" if module == "slimilar" else f"slimilar.{module}"
+    assert doctest.testmod(importlib.import_module(name)).failed == 0
