@@ -1,0 +1,189 @@
+"""Find out what the user's code allows, by trying.
+
+One forward pass shows where channels go at the original widths, not where they would go at others: `chunk(2)` and
+`split(64)` look the same. So a smaller copy (shapes only) with a random third of every group removed is traced with
+the original's labels, and each operator must send them where it sent them before. Where one does not, the
+assumption behind it is given up for the next weaker one, down to freezing the channels that reach it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from slimilar import ops
+from slimilar.groups import Grouping, Residual, find_groups
+from slimilar.labels import Atoms, Labels, classes
+from slimilar.rewrite import Kept, atoms_kept, rewrite, rewrite_on_meta
+from slimilar.select import can_select
+from slimilar.trace import Choices, Example, Op, Trace, Tracer, trace
+
+_PATIENCE = 200  # more operators than any network has assumptions
+_LEVELS = 4
+
+
+class Mismatch(Exception):
+    """The smaller model does not send its channels the way the original does."""
+
+    def __init__(self, op: int, fact: str) -> None:
+        super().__init__(fact)
+        self.op, self.fact = op, fact
+
+
+@dataclass(frozen=True, eq=False)
+class Structure:
+    """What a model's channels are: a trace that holds at other widths, and its groups."""
+
+    trace: Trace
+    grouping: Grouping
+    choices: Choices
+
+
+class Follower(Tracer):
+    """Trace a smaller model with the labels of the original, and stop where they go another way."""
+
+    def __init__(self, small: nn.Module, structure: Structure, kept: Kept) -> None:
+        original = structure.trace
+        super().__init__(small, structure.choices, original.meta)
+        self.original = original
+        self.stays = atoms_kept(structure.grouping, kept)
+        self.together = classes(original.atom_count, [original.ties, original.sums])
+        self.home: Mapping[tuple[str, int], Atoms] = {
+            (a.tensor, a.axis): np.arange(a.first, a.first + a.size) for a in original.axes
+        }
+
+    def tie(self, a: Tensor, b: Tensor, sums: bool = False) -> None:
+        a, b = torch.broadcast_tensors(a, b)
+        x, y = a.reshape(-1).numpy(), b.reshape(-1).numpy()
+        both = (x >= 0) & (y >= 0)
+        if not np.array_equal(self.together[x[both]], self.together[y[both]]):
+            raise Mismatch(len(self.ops), "other channels meet")
+
+    def freeze(self, labels: Labels, reason: str) -> None:
+        pass
+
+    def _label_axes(self, name: str, shape: tuple[int, ...]) -> Labels:
+        found = []
+        for axis, size in enumerate(shape):
+            atoms = self.home.get((name, axis), np.empty(0, np.int64))
+            atoms = atoms[self.stays[atoms]]
+            if len(atoms) == size and size > 1:
+                found.append(torch.from_numpy(atoms).reshape([-1 if a == axis else 1 for a in range(len(shape))]))
+        return tuple(found)
+
+    def _record(self, call: ops.Call, inputs: list[int], labels: list[Labels]) -> None:
+        index = len(self.ops)
+        expected = self.original.ops[index] if index < len(self.original.ops) else None
+        if expected is None or expected.name != call.name:
+            raise Mismatch(index, "other operators run")
+        super()._record(call, inputs, labels)
+        for mine, theirs in zip(self.ops[-1].outputs, expected.outputs, strict=True):
+            if not self._agree(self.values[mine].labels, self.original.values[theirs].labels):
+                raise Mismatch(index, "channels arrive elsewhere")
+
+    def _agree(self, mine: Labels, theirs: Labels) -> bool:
+        wanted = [w for f in theirs if (w := self._shrunk(f)) is None or w.numel() > 1]
+        return len(mine) == len(wanted) and all(
+            w is not None and m.shape == w.shape and bool((m == w).all()) for m, w in zip(mine, wanted, strict=True)
+        )
+
+    def _shrunk(self, factor: Tensor) -> Tensor | None:
+        """Return a factor of the original without what was removed; None if that is not a block any more."""
+        flat = factor.numpy()
+        keep = np.where(flat >= 0, self.stays[flat], True)
+        along = [np.flatnonzero(keep.any(axis=tuple(a for a in range(flat.ndim) if a != axis))) for axis in range(flat.ndim)]
+        block = np.ix_(*along)
+        return torch.from_numpy(flat[block]) if keep[block].all() else None
+
+
+def follow(model: nn.Module, example: Example, structure: Structure, kept: Kept) -> None:
+    """Check that a model, made smaller, sends its channels where the original does; raise `Mismatch` if not."""
+    build = rewrite_on_meta if structure.trace.meta else rewrite
+    follower = Follower(build(model, structure.trace, structure.grouping, kept).eval(), structure, kept)
+    try:
+        follower.run(example)
+    except Mismatch:
+        raise
+    except Exception as error:
+        raise Mismatch(len(follower.ops), str(error)) from error
+
+
+def analyse(
+    model: nn.Module, example: Example, residual: Residual = "inner", choices: Choices | None = None
+) -> Structure:
+    """Trace a model, group its channels, and probe until the groups hold at other widths."""
+    choices = choices or Choices()
+    structure = _structure(model, example, residual, choices)
+    if residual == "select":
+        choices = replace(choices, select=_selectable(model, structure))
+        structure = _structure(model, example, residual, choices)
+    for _ in range(_PATIENCE):
+        if not structure.grouping.groups:
+            break
+        try:
+            follow(model, example, structure, _third(structure.grouping))
+            break
+        except Mismatch as fault:
+            choices = _give_way(structure, fault)
+        structure = _structure(model, example, residual, choices)
+    return structure
+
+
+def _structure(model: nn.Module, example: Example, residual: Residual, choices: Choices) -> Structure:
+    found = trace(model, example, choices)
+    return Structure(found, find_groups(found, residual), choices)
+
+
+def _third(grouping: Grouping) -> Kept:
+    """Remove a random third of every group that is wide enough to tell."""
+    kept = np.ones(grouping.unit_count, np.bool_)
+    random = np.random.default_rng(0)
+    for start, group in zip(grouping.offsets, grouping.groups, strict=True):
+        free = [u for u in range(group.width) if u not in group.fixed]
+        count = min(max(1, len(free) // 3), group.width - 2)
+        if count > 0 and free:
+            kept[start + random.choice(free, min(count, len(free)), replace=False)] = False
+    return kept
+
+
+def _give_way(structure: Structure, fault: Mismatch) -> Choices:
+    """Give up the assumption behind the operator at fault for the next weaker one."""
+    choices = structure.choices
+    op = _blame(structure.trace, fault.op)
+    signature = op.signature
+    level = choices.levels.get(signature, 0)
+    if signature not in choices.mend and level < _LEVELS and op.name in ops.RULES:
+        return replace(choices, mend=choices.mend | {signature})
+    if op.name in ops.LEVELLED and level < _LEVELS:
+        levels = {**choices.levels, signature: level + 1}
+        return replace(choices, levels=levels, mend=choices.mend - {signature})
+    return replace(choices, stiff=choices.stiff | {signature}, mend=choices.mend - {signature})
+
+
+def _blame(found: Trace, index: int) -> Op:
+    """Return the operator at fault, or the nearest one before it that carries channels."""
+    for op in reversed(found.ops[: index + 1]):
+        if any(found.values[i].labels for i in op.inputs) and not op.signature[0].startswith("aten.empty"):
+            return op
+    return found.ops[min(index, len(found.ops) - 1)]
+
+
+def _selectable(model: nn.Module, structure: Structure) -> frozenset[str]:
+    """Return the batch norms that read a residual stream and run once."""
+    found, label = structure.trace, classes(structure.trace.atom_count, [structure.trace.ties, structure.trace.sums])
+    alone = classes(found.atom_count, [found.ties])
+    a, b = found.sums
+    summed = set(label[a[alone[a] != alone[b]]].tolist())
+    runs = [n.module for n in found.norms]
+    return frozenset(
+        n.module
+        for n in found.norms
+        if can_select(model.get_submodule(n.module))
+        and runs.count(n.module) == 1
+        and summed & set(label[n.atoms[n.atoms >= 0]].tolist())
+    )
+

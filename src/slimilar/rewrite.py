@@ -1,0 +1,205 @@
+"""Build the smaller model: index every (parameter, axis), mend the modules' numbers, and verify the result."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from slimilar.errors import VerificationError
+from slimilar.groups import Grouping
+from slimilar.select import select_from
+from slimilar.trace import Example, Trace, arguments, copy_with, map_tensors, named_tensors, on_meta, tensors_in
+
+Kept = NDArray[np.bool_]  # for every unit of a grouping, numbered over all groups: does it stay?
+AxisIndex = Mapping[tuple[str, int], NDArray[np.int64]]  # (tensor, axis) -> the indices that stay
+
+
+def atoms_kept(grouping: Grouping, kept: Kept) -> Kept:
+    """Return for every atom whether it stays."""
+    stays = np.append(kept, True)  # FIXED = -1 finds the last entry
+    found: Kept = stays[grouping.unit_of]
+    return found
+
+
+def kept_indices(trace: Trace, grouping: Grouping, kept: Kept) -> AxisIndex:
+    """Return the indices that stay, for every parameter or buffer axis that loses any."""
+    stays = atoms_kept(grouping, kept)
+    found = {}
+    for axis in trace.axes:
+        mask = stays[axis.first : axis.first + axis.size]
+        if not mask.all():
+            found[axis.tensor, axis.axis] = np.flatnonzero(mask)
+    return found
+
+
+def take(tensor: Tensor, indices: Mapping[int, NDArray[np.int64]]) -> Tensor:
+    """Index a tensor along several axes; dtype, device and memory format are kept."""
+    last = tensor.ndim in (4, 5) and not tensor.is_contiguous()
+    result = tensor.detach()
+    for axis, index in indices.items():
+        result = result.index_select(axis, torch.from_numpy(index).to(tensor.device))
+    if last and tensor.ndim == 4 and tensor.is_contiguous(memory_format=torch.channels_last):
+        result = result.contiguous(memory_format=torch.channels_last)
+    return result.clone() if not indices else result
+
+
+def rewrite(model: nn.Module, trace: Trace, grouping: Grouping, kept: Kept) -> nn.Module:
+    """Return a NEW, smaller module of the user's own class; the given one is left as it was."""
+    indices = kept_indices(trace, grouping, kept)
+    by_tensor = _by_tensor(indices)
+    tensors = named_tensors(model)
+    small = copy_with(model, {name: take(tensors[name], axes) for name, axes in by_tensor.items()})
+    mend(small, trace, grouping, kept)
+    return small
+
+
+def _by_tensor(indices: AxisIndex) -> dict[str, dict[int, NDArray[np.int64]]]:
+    found: dict[str, dict[int, NDArray[np.int64]]] = {}
+    for (name, axis), index in indices.items():
+        found.setdefault(name, {})[axis] = index
+    return found
+
+
+def mend(small: nn.Module, trace: Trace, grouping: Grouping, kept: Kept) -> None:
+    """Make the attributes of a model with smaller tensors agree with them."""
+    stays = atoms_kept(grouping, kept)
+    for number in trace.integers:
+        count = int(np.where(number.atoms >= 0, stays[number.atoms], True).sum())
+        _set_number(small.get_submodule(number.module), number.attribute, number.item, count)
+    for norm in trace.norms:
+        mask = stays[norm.atoms]
+        if norm.selects and not mask.all():
+            module = small.get_submodule(norm.module)
+            device = next(small.parameters()).device
+            select_from(module, torch.from_numpy(np.flatnonzero(mask)).to(device))
+    for module in small.modules():
+        describe(module)
+
+
+def _set_number(module: nn.Module, attribute: str, item: int | None, count: int) -> None:
+    if item is None:
+        setattr(module, attribute, count)
+        return
+    held = getattr(module, attribute)
+    setattr(module, attribute, type(held)(count if i == item else v for i, v in enumerate(held)))
+
+
+def describe(module: nn.Module) -> None:
+    """Set the attributes in which a standard module states its own size."""
+    for kinds, function in _DESCRIBE:
+        if isinstance(module, kinds):
+            for name, value in function(module).items():
+                setattr(module, name, value)
+
+
+def _conv(m: Any) -> dict[str, Any]:
+    a, b = m.weight.shape[0], m.weight.shape[1] * m.groups
+    return {"in_channels": a, "out_channels": b} if m.transposed else {"in_channels": b, "out_channels": a}
+
+
+def _norm(m: Any) -> dict[str, Any]:
+    held = m.weight if m.weight is not None else m.running_mean
+    return {} if held is None else {"num_features": held.shape[0]}
+
+
+def _layer_norm(m: Any) -> dict[str, Any]:
+    return {} if m.weight is None else {"normalized_shape": tuple(m.weight.shape)}
+
+
+_DESCRIBE: list[tuple[Any, Callable[[Any], dict[str, Any]]]] = [
+    (nn.modules.conv._ConvNd, _conv),
+    (nn.Linear, lambda m: {"out_features": m.weight.shape[0], "in_features": m.weight.shape[1]}),
+    (nn.modules.batchnorm._NormBase, _norm),
+    (nn.GroupNorm, lambda m: {} if m.weight is None else {"num_channels": m.weight.shape[0]}),
+    (nn.LayerNorm, _layer_norm),
+    (nn.PReLU, lambda m: {"num_parameters": m.weight.shape[0]}),
+]
+
+
+def rewrite_on_meta(model: nn.Module, trace: Trace, grouping: Grouping, kept: Kept) -> nn.Module:
+    """Return the smaller model as shapes only."""
+    shapes = {name: list(t.shape) for name, t in named_tensors(model).items()}
+    for (name, axis), index in kept_indices(trace, grouping, kept).items():
+        shapes[name][axis] = len(index)
+    small = on_meta(model, {name: tuple(shape) for name, shape in shapes.items()})
+    mend(small, trace, grouping, kept)
+    return small
+
+
+# --- verification -------------------------------------------------------------------------------------------
+
+
+def masked(model: nn.Module, trace: Trace, grouping: Grouping, kept: Kept) -> nn.Module:
+    """Return the original, in eval mode, with every reader's weights for removed channels set to zero."""
+    stays = atoms_kept(grouping, kept)
+    shared: dict[str, Tensor] = {name: t.detach() for name, t in named_tensors(model).items()}
+    readers = [r.weight[~np.where(r.atoms >= 0, stays[r.atoms], True)] for r in trace.reads]
+    silent = np.zeros(trace.atom_count, np.bool_)
+    silent[np.concatenate([np.empty(0, np.int64), *readers])] = True
+    for axis in trace.axes:
+        lost = np.flatnonzero(silent[axis.first : axis.first + axis.size])
+        if len(lost):
+            index = torch.from_numpy(lost).to(shared[axis.tensor].device)
+            shared[axis.tensor] = shared[axis.tensor].index_fill(axis.axis, index, 0)
+    buffers = {name: b.detach().clone() for name, b in model.named_buffers()}
+    return copy_with(model, {**shared, **buffers}).eval()
+
+
+def verify(
+    model: nn.Module, small: nn.Module, example: Example, trace: Trace, grouping: Grouping, kept: Kept
+) -> float:
+    """Compare the smaller model with the masked original on random input; return the largest relative error.
+
+    A difference in float32 is decided in float64. Models on the meta device have no numbers to compare.
+    """
+    if any(t.is_meta for t in model.parameters()):
+        return 0.0
+    wide = any(t.dtype in (torch.float16, torch.bfloat16) for t in model.parameters())
+    original = masked(model, trace, grouping, kept)
+    error = _difference(original, small, example, torch.float32 if wide else None)
+    if not error < 1e-4:
+        error = _difference(original, small, example, torch.float64)
+        if not error < 1e-6:
+            raise VerificationError(
+                "the smaller model must equal the original with the removed channels masked, but their outputs "
+                f"differ by {error:.2g} of the largest value"
+            )
+    return error
+
+
+def _difference(original: nn.Module, small: nn.Module, example: Example, dtype: torch.dtype | None) -> float:
+    small = copy_with(small, {name: t.detach() for name, t in small.named_parameters()}).eval()
+    if dtype is not None:
+        original, small = copy_with(original, {}).to(dtype), small.to(dtype)
+    device = next(iter(small.parameters())).device
+    args, kwargs = arguments(_random_like(example, dtype, device))
+    with torch.no_grad():
+        expected = [t for t in tensors_in(original(*args, **kwargs)) if t.is_floating_point()]
+        given = [t for t in tensors_in(small(*args, **kwargs)) if t.is_floating_point()]
+    if [t.shape for t in expected] != [t.shape for t in given]:
+        return float("inf")
+    return max((_relative(a, b) for a, b in zip(expected, given, strict=True)), default=0.0)
+
+
+def _relative(expected: Tensor, given: Tensor) -> float:
+    if expected.numel() == 0:
+        return 0.0
+    scale = expected.abs().max().clamp_min(torch.finfo(expected.dtype).tiny)
+    return float((expected - given).abs().max() / scale)
+
+
+def _random_like(example: Example, dtype: torch.dtype | None, device: torch.device) -> Example:
+    generator = torch.Generator().manual_seed(0)
+
+    def make(t: Tensor) -> Tensor:
+        if not t.is_floating_point():
+            return t.to(device)
+        noise = torch.randn(t.shape, generator=generator, dtype=torch.float32)
+        return noise.to(device=device, dtype=dtype or t.dtype)
+
+    return map_tensors(make, example)
