@@ -1,0 +1,100 @@
+"""Recipes by name: how long, how fast, and when to slow down."""
+
+from __future__ import annotations
+
+import difflib
+import math
+from bisect import bisect_right
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal, get_args
+
+from slimilar.errors import InvalidInput
+
+Schedule = Literal["steps", "one-cycle"]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """SGD with Nesterov momentum, a learning-rate schedule, and how to soften labels and average weights.
+
+    ``"steps"`` divides the learning rate by 10 at each epoch of ``milestones``. ``"one-cycle"`` rises
+    linearly for the first ``warmup`` share of the training, then falls to zero along a cosine. ``batch_size``
+    counts the pictures of all processes together. ``ema`` is the decay of the averaged weights, None for no
+    average.
+    """
+
+    epochs: int
+    batch_size: int
+    lr: float
+    schedule: Schedule = "steps"
+    milestones: tuple[int, ...] = ()
+    warmup: float = 0.0
+    momentum: float = 0.9
+    weight_decay: float = 1e-4
+    label_smoothing: float = 0.0
+    ema: float | None = None
+
+    def __post_init__(self) -> None:
+        problems = {
+            "epochs must be at least 1": self.epochs < 1,
+            "batch_size must be at least 1": self.batch_size < 1,
+            "lr must be positive and finite": not (math.isfinite(self.lr) and self.lr > 0),
+            f"schedule must be one of {get_args(Schedule)}": self.schedule not in get_args(Schedule),
+            "warmup must be in [0, 1)": not 0 <= self.warmup < 1,
+            "momentum must be in (0, 1)": not 0 < self.momentum < 1,
+            "weight_decay must not be negative": self.weight_decay < 0,
+            "label_smoothing must be in [0, 1)": not 0 <= self.label_smoothing < 1,
+            "ema must be None or in (0, 1)": self.ema is not None and not 0 < self.ema < 1,
+        }
+        for problem, found in problems.items():
+            if found:
+                raise InvalidInput(f"{problem}, got {getattr(self, problem.split()[0])!r}; change the recipe")
+
+    def learning_rate(self, epoch: float) -> float:
+        """Return the learning rate after ``epoch`` epochs; fractions of an epoch count where it is smooth.
+
+        >>> [RECIPES["paper-resnet"].learning_rate(epoch) for epoch in (24, 25, 50)]
+        [0.01, 0.001, 0.0001]
+        """
+        if self.schedule == "steps":
+            return self.lr / float(10 ** bisect_right(sorted(self.milestones), epoch))
+        done = epoch / self.epochs
+        if done < self.warmup:
+            return self.lr * (0.05 + 0.95 * done / self.warmup)
+        return self.lr * (1 + math.cos(math.pi * (done - self.warmup) / (1 - self.warmup))) / 2
+
+
+# The paper, section 4.1: 'fine-tune the pruned models using SGD optimizer and batch size 64 for 60 epochs.
+# Learning rate begins at 0.01, decays by 10 at 25, 50 epoch for ResNet and 30, 50 epoch for VGGNet. On
+# ImageNet all training settings are kept the same except for a batch size 256.' It does not say how its
+# networks were trained before pruning; 'base' is the training of Liu et al. (2017), whose networks they are.
+RECIPES = MappingProxyType(
+    {
+        "paper-resnet": Recipe(epochs=60, batch_size=64, lr=0.01, milestones=(25, 50)),
+        "paper-vgg": Recipe(epochs=60, batch_size=64, lr=0.01, milestones=(30, 50)),
+        "paper-imagenet": Recipe(epochs=60, batch_size=256, lr=0.01, milestones=(25, 50)),
+        "base": Recipe(epochs=160, batch_size=64, lr=0.1, milestones=(80, 120)),
+        "base-imagenet": Recipe(epochs=90, batch_size=256, lr=0.1, milestones=(30, 60)),
+        "one-cycle": Recipe(
+            epochs=30,
+            batch_size=128,
+            lr=0.1,
+            schedule="one-cycle",
+            warmup=0.2,
+            weight_decay=5e-4,
+            label_smoothing=0.1,
+        ),
+        "quick": Recipe(epochs=3, batch_size=64, lr=0.01, schedule="one-cycle", warmup=0.1),
+    }
+)
+
+
+def recipe(name: str) -> Recipe:
+    """Return the recipe of that name; ``dataclasses.replace`` makes a variation of it."""
+    try:
+        return RECIPES[name]
+    except KeyError:
+        near = difflib.get_close_matches(name, RECIPES, n=1)
+        hint = f"; did you mean {near[0]!r}?" if near else ""
+        raise InvalidInput(f"recipe must be one of {', '.join(RECIPES)}, got {name!r}{hint}") from None
