@@ -6,7 +6,6 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 RIVALS := $(VENV)/.rivals
-SOURCES := src tests benchmarks experiments
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
@@ -37,13 +36,13 @@ test-zoo: $(INSTALLED)  ## run the tests over whole model zoos
 	$(PYTEST) -m slow --timeout 3600 tests/zoo $(ARGS)
 
 check: $(INSTALLED)  ## lint, formatting and types
-	$(BIN)/ruff check $(SOURCES)
-	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
 format: $(INSTALLED)  ## put the code in shape
-	$(BIN)/ruff check --fix $(SOURCES)
-	$(BIN)/ruff format $(SOURCES)
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
 
 demo: $(INSTALLED)  ## see it work
 	$(BIN)/slimilar demo $(ARGS)
