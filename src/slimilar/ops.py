@@ -150,7 +150,7 @@ def resolve(t: Tracer, call: Call, factor: Tensor) -> Tensor:
     free = sorted(axes, key=lambda a: (-factor.shape[a], -a))[level]
     for axis in axes:
         if axis != free:
-            t.tie(factor, factor.narrow(axis, 0, 1))
+            t.bind(factor, factor.narrow(axis, 0, 1))
     return factor
 
 
@@ -204,13 +204,13 @@ def _tie_modulo(t: Tracer, factor: Tensor, axis: int, period: int) -> None:
     """Tie labels that are a multiple of `period` apart along an axis."""
     if period < factor.shape[axis]:
         blocks = factor.unflatten(axis, (-1, period))
-        t.tie(blocks, blocks.narrow(axis, 0, 1))
+        t.bind(blocks, blocks.narrow(axis, 0, 1))
 
 
 def _tie_blocks(t: Tracer, factor: Tensor, axis: int, size: int) -> None:
     """Tie labels that stand in one block of `size` along an axis."""
     blocks = factor.unflatten(axis, (-1, size))
-    t.tie(blocks, blocks.narrow(axis + 1, 0, 1))
+    t.bind(blocks, blocks.narrow(axis + 1, 0, 1))
 
 
 def _cut(t: Tracer, call: Call, factor: Tensor, axis: int, places: Sequence[int], step: int = 1) -> None:
@@ -272,7 +272,7 @@ def unbind(t: Tracer, call: Call) -> list[Labels]:
     x, axis = call.ins[0], call["dim"] % call.ins[0].ndim
     touching, _ = _touching(t.labels(x), [axis], x.ndim)
     for factor in touching:
-        t.tie(factor, factor.narrow(axis, 0, 1)) if len(axes_of(factor)) > 1 else t.freeze(
+        t.bind(factor, factor.narrow(axis, 0, 1)) if len(axes_of(factor)) > 1 else t.freeze(
             (factor,), f"operator {call.name} takes channels apart"
         )
     return _pieces(t, call, x)
@@ -290,7 +290,7 @@ def select(t: Tracer, call: Call) -> list[Labels]:
     touching, _ = _touching(t.labels(x), [axis], x.ndim)
     for factor in touching:
         if len(axes_of(factor)) > 1:
-            t.tie(factor, factor.narrow(axis, 0, 1))
+            t.bind(factor, factor.narrow(axis, 0, 1))
         else:
             t.freeze((factor,), f"operator {call.name} takes a fixed channel")
     return [tuple(_moved(call, x, f)[0] for f in t.labels(x))]
@@ -431,7 +431,7 @@ def pixel_shuffle(t: Tracer, call: Call) -> list[Labels]:
     t.freeze(tuple(rest), f"operator {call.name}")
     if vector is None:
         return [NONE]
-    t.tie(vector.view(-1, block), vector.view(-1, block)[:, :1])
+    t.bind(vector.view(-1, block), vector.view(-1, block)[:, :1])
     return [(on_axis(vector[::block], x.ndim - 3, x.ndim),)]
 
 
@@ -475,7 +475,7 @@ def _check_cover(t: Tracer, factor: Tensor, labels: Labels, size: Sequence[int])
         t.freeze((factor,), "combined with a tensor whose channels are fixed")
     else:
         for axis in fixed:
-            t.tie(factor, factor.narrow(axis, 0, 1))
+            t.bind(factor, factor.narrow(axis, 0, 1))
 
 
 @rule(
@@ -572,7 +572,7 @@ def _mix(t: Tracer, call: Call, labels: Labels, dims: Sequence[int], ndim: int) 
             t.freeze((factor,), f"operator {call.name} mixes channels")
             continue
         for axis in set(axes_of(factor)) & set(dims):
-            t.tie(factor, factor.narrow(axis, 0, 1))
+            t.bind(factor, factor.narrow(axis, 0, 1))
             factor = factor.narrow(axis, 0, 1)
         rest.append(factor)
     return tuple(rest)
@@ -657,7 +657,7 @@ def group_norm(t: Tracer, call: Call) -> list[Labels]:
     if groups == 1 or t.level(call.signature) > 0:
         t.freeze((vector,), f"operator {call.name} mixes channels")
     blocks = vector.view(groups, -1)
-    t.tie(blocks, blocks[:, :1])
+    t.bind(blocks, blocks[:, :1])
     if getattr(t.modules[call.module], "num_groups", None) == groups:
         t.integers.append(Integer(call.module, "num_groups", None, blocks[:, 0].numpy()))
     return [(on_axis(vector, 1, x.ndim),), *[NONE] * (len(call.outs) - 1)]
@@ -726,9 +726,10 @@ def _groups(t: Tracer, call: Call, per_group: Tensor) -> None:
         t.integers.append(Integer(call.module, "groups", None, per_group.numpy()))
 
 
-def _whole_groups(t: Tracer, call: Call, groups: int, per_group: int) -> bool:
+def _whole_groups(t: Tracer, call: Call) -> bool:
     """Decide how a grouped convolution shrinks: by whole groups, or within every group alike."""
-    prefer_whole = groups >= per_group
+    groups, channels = t.original_groups(call)
+    prefer_whole = groups * groups >= channels
     return prefer_whole if t.level(call.signature) == 0 else not prefer_whole
 
 
@@ -740,9 +741,9 @@ def _forward(
         return None if w_out is None else _write(t, w_out)
     out_size = call.outs[0].shape[1]
     per_group = c_in // groups
-    if x is not None and (per_group == 1 or _whole_groups(t, call, groups, per_group)):
+    if x is not None and (per_group == 1 or _whole_groups(t, call)):
         blocks = x.view(groups, per_group)
-        t.tie(blocks, blocks[:, :1])
+        t.bind(blocks, blocks[:, :1])
         spread = blocks[:, 0].repeat_interleave(out_size // groups)
         if w_in is not None:
             t.freeze((w_in,), "inside a group")
@@ -753,7 +754,7 @@ def _forward(
         return _write(t, w_out)
     if x is not None:
         columns = x.view(groups, per_group)
-        t.tie(columns, columns[:1])
+        t.bind(columns, columns[:1])
         _read(t, call, call["input"], 1, columns.reshape(-1), None if w_in is None else w_in.repeat(groups))
     elif w_in is not None:
         t.freeze((w_in,), "reads channels that are fixed")
@@ -762,7 +763,7 @@ def _forward(
     if w_out.numel() == groups:
         t.freeze((w_out,), "writes one channel for each fixed group")
     columns = w_out.view(groups, -1)
-    t.tie(columns, columns[:1])
+    t.bind(columns, columns[:1])
     return _write(t, w_out)
 
 
@@ -770,9 +771,9 @@ def _transposed(
     t: Tracer, call: Call, x: Tensor | None, w_in: Tensor | None, w_out: Tensor | None, c_in: int, groups: int
 ) -> Tensor | None:
     per_group = c_in // groups
-    if groups > 1 and x is not None and (per_group == 1 or _whole_groups(t, call, groups, per_group)):
+    if groups > 1 and x is not None and (per_group == 1 or _whole_groups(t, call)):
         blocks = x.view(groups, per_group)
-        t.tie(blocks, blocks[:, :1])
+        t.bind(blocks, blocks[:, :1])
         if w_in is not None:
             t.tie(x, w_in)
         if w_out is not None:
@@ -781,7 +782,7 @@ def _transposed(
         return blocks[:, 0].repeat_interleave(call.outs[0].shape[1] // groups)
     if x is not None and groups > 1:
         columns = x.view(groups, per_group)
-        t.tie(columns, columns[:1])
+        t.bind(columns, columns[:1])
     _read(t, call, call["input"], 1, x, w_in)
     return None if w_out is None else _write(t, w_out.repeat(groups))
 

@@ -63,8 +63,18 @@ class Follower(Tracer):
         if not np.array_equal(self.together[x[both]], self.together[y[both]]):
             raise Mismatch(len(self.ops), "other channels meet")
 
+    def bind(self, a: Tensor, b: Tensor) -> None:
+        """Assumptions are what is being tested here, by where the labels arrive."""
+
+    def original_groups(self, call: ops.Call) -> tuple[int, int]:
+        index = len(self.ops)
+        if index >= len(self.original.ops) or self.original.ops[index].name != call.name:
+            return super().original_groups(call)
+        expected = self.original.ops[index].arguments
+        return int(expected["groups"]), self.original.values[expected["input"].value].shape[1]
+
     def freeze(self, labels: Labels, reason: str) -> None:
-        pass
+        """What stays is settled already."""
 
     def _label_axes(self, name: str, shape: tuple[int, ...]) -> Labels:
         found = []

@@ -25,7 +25,7 @@ from slimilar.errors import InvalidInput, TraceError
 from slimilar.labels import CONSTANT, NONE, Atoms, Labels, Ties, atoms_in
 
 Example = Any  # a tensor, a tuple of positional arguments, or a dict of keyword arguments
-Signature = tuple[str, str, int]  # operator, class of the module it runs in, its turn within that module
+Signature = tuple[str, str, int]  # operator, place in the code (alike in repeated blocks), turn at that place
 
 
 @dataclass(frozen=True, eq=False)
@@ -273,6 +273,7 @@ class Tracer(TorchDispatchMode):
         self._names = {id(t): name for name, t in named_tensors(model).items()}
         self._known: dict[int, tuple[Tensor, int]] = {}  # id -> the tensor, kept alive, and its value
         self._on_cpu: dict[int, tuple[Tensor, Tensor]] = {}
+        self._places = {path: _place(path, self.modules) for path in self.modules}
         self._stack: list[str] = [""]
         self._turns: list[Counter[str]] = [Counter()]
         self._hooks: list[Any] = []
@@ -296,6 +297,14 @@ class Tracer(TorchDispatchMode):
         both = (a >= 0) & (b >= 0) & (a != b)
         if bool(both.any()):
             (self.sums if sums else self.ties).add(a[both], b[both])
+
+    def bind(self, a: Tensor, b: Tensor) -> None:
+        """Tie labels that do not meet, because the code is assumed to treat them alike."""
+        self.tie(a, b)
+
+    def original_groups(self, call: ops.Call) -> tuple[int, int]:
+        """Return the number of groups and of input channels that a convolution has at the original widths."""
+        return int(call["groups"]), int(call["input"].shape[1])
 
     def freeze(self, labels: Labels, reason: str) -> None:
         """Keep these channels, for a reason in words."""
@@ -353,7 +362,7 @@ class Tracer(TorchDispatchMode):
         turn = self._turns[-1][name]
         self._turns[-1][name] += 1
         module = self._stack[-1]
-        signature = (name, type(self.modules[module]).__name__, turn)
+        signature = (name, self._places[module], turn)
         before = [self.index(t) for t in tensors_in((args, kwargs))]
         result = func(*args, **kwargs)
         call = ops.Call(func, name, args, kwargs, result, module, signature)
@@ -434,6 +443,13 @@ class Tracer(TorchDispatchMode):
             self.sums.pairs(), tuple(self.writes), tuple(self.reads), tuple(self.norms), tuple(self.integers),
             tuple(self.freezes), outputs, parameters, self.meta,
         )  # fmt: skip
+
+
+def _place(path: str, modules: Mapping[str, nn.Module]) -> str:
+    """Return where in the code a module runs: the classes around it and its name, the same for repeated blocks."""
+    parts = path.split(".") if path else []
+    around = [type(modules[".".join(parts[:i])]).__name__ for i in range(max(0, len(parts) - 2), len(parts) + 1)]
+    return ".".join([*around, *parts[-1:]])
 
 
 def trace(model: nn.Module, example: Example, choices: Choices | None = None) -> Trace:

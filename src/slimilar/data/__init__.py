@@ -1,9 +1,19 @@
-"""Datasets: CIFAR, picture folders, the shipped demo pictures, and any PyTorch dataset."""
+"""Datasets: CIFAR, folders of pictures, the shipped demo pictures, and any PyTorch dataset."""
 
 from __future__ import annotations
 
 from slimilar.data.cifar import cifar
+from slimilar.data.folder import PictureFiles, image_folder, unlabelled
 from slimilar.data.pictures import Normalisation, Pictures
 from slimilar.data.source import Samples, Source
 
-__all__ = ["Normalisation", "Pictures", "Samples", "Source", "cifar"]
+__all__ = [
+    "Normalisation",
+    "PictureFiles",
+    "Pictures",
+    "Samples",
+    "Source",
+    "cifar",
+    "image_folder",
+    "unlabelled",
+]

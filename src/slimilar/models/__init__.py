@@ -14,11 +14,12 @@ from functools import partial
 from torch import nn
 
 from slimilar.errors import InvalidInput
+from slimilar.models.checkpoints import CHECKPOINTS, Pretrained, pretrained
 from slimilar.models.preresnet import PreResNet
 from slimilar.models.resnet import ResNet
 from slimilar.models.vgg import VGG
 
-__all__ = ["NAMES", "VGG", "PreResNet", "ResNet", "build"]
+__all__ = ["CHECKPOINTS", "NAMES", "VGG", "PreResNet", "Pretrained", "ResNet", "build", "pretrained"]
 
 _DEPTHS = (20, 32, 44, 56, 110)
 _BUILDERS: dict[str, Callable[..., nn.Module]] = {

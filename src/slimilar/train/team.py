@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor, distributed, nn
 from torch.nn import functional as F
+
+from slimilar.errors import TrainingError
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,14 @@ class Team:
         """Find out from the environment who we are; starts the communication where a launcher asks for it."""
         from accelerate import PartialState
 
-        state = PartialState()
+        # Told nothing, accelerate takes the processes of a launcher for lone ones on a machine without GPU.
+        state = PartialState(cpu=not getattr(torch, "accelerator", torch.cuda).is_available())
+        started = int(os.environ.get("WORLD_SIZE", "1"))
+        if state.num_processes != started:
+            raise TrainingError(
+                f"the launcher's {started} processes must find each other, got {state.num_processes}; "
+                "start them with 'accelerate launch' or 'torchrun', or unset WORLD_SIZE"
+            )
         return cls(state.device, state.process_index, state.num_processes)
 
     @property
@@ -93,16 +103,28 @@ def _shared_forward(norm: Any, x: Tensor) -> Tensor:
     variance = _summed(centred.square().sum(axes)) / count
     _remember(norm, mean.detach(), (variance * count / (count - 1)).detach())
     y: Tensor = centred * (variance + norm.eps).rsqrt().view(shape)
-    if norm.weight is None:
-        return y
-    y = y * norm.weight.view(shape) + norm.bias.view(shape)
+    if norm.weight is not None:
+        y = y * norm.weight.view(shape) + norm.bias.view(shape)
     return y
 
 
-def _summed(value: Tensor) -> Tensor:
-    from torch.distributed.nn.functional import all_reduce
+class _Sum(torch.autograd.Function):
+    """The sum over processes; every process's output depends on this one's input, so gradients add up too."""
 
-    total: Tensor = all_reduce(value)  # type: ignore[no-untyped-call]
+    @staticmethod
+    def forward(ctx: Any, value: Tensor) -> Tensor:
+        total = value.clone(memory_format=torch.contiguous_format)
+        distributed.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        total: Tensor = _Sum.forward(ctx, gradients[0])
+        return total
+
+
+def _summed(value: Tensor) -> Tensor:
+    total: Tensor = _Sum.apply(value)  # type: ignore[no-untyped-call]
     return total
 
 

@@ -1,0 +1,299 @@
+"""analyze() and prune(): the only place where everything meets."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import nn
+
+from slimilar.cost import cost_model, human
+from slimilar.criteria import Criterion, Similarity, Weights
+from slimilar.errors import InvalidInput, VerificationError
+from slimilar.groups import ChannelGroup, Frozen, Residual
+from slimilar.names import choose
+from slimilar.plan import Budget, Cut, Plan, check_threshold, nothing
+from slimilar.probe import Mismatch, Structure, analyse, follow
+from slimilar.rewrite import AxisIndex, Kept, kept_indices, rewrite, verify
+from slimilar.similarity import Cluster, Linkage, RemovalOrder
+from slimilar.trace import Example, check_model, named_tensors
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """A smaller model, and how it came about."""
+
+    model: nn.Module
+    cut: Cut
+    plan: Plan
+    indices: AxisIndex  # (parameter or buffer, axis) -> the indices of the original that stayed
+    error: float | None  # largest relative difference from the masked original; None if not verified
+
+    @property
+    def kept(self) -> Mapping[str, tuple[int, ...]]:
+        """The channels that stayed, by group."""
+        return self.cut.kept
+
+    @property
+    def clusters(self) -> Mapping[str, tuple[Cluster, ...]]:
+        """The clusters behind them: a representative and its members each."""
+        return self.cut.clusters
+
+    def summary(self) -> str:
+        """Return what was done, as a table."""
+        before, after = self.cut.before, self.cut.cost
+        lines = [f"{'layer':<40} {'before':>7} {'after':>7}"]
+        lines += [f"{g.name:<40} {g.width:>7} {self.cut.widths[g.name]:>7}" for g in self.plan.groups]
+        for label, kind in (("FLOPs", "flops"), ("MACs", "macs"), ("parameters", "params")):
+            a, b = getattr(before, kind), getattr(after, kind)
+            lines.append(f"{label}: {human(a)} -> {human(b)} (-{1 - b / max(1, a):.1%})")
+        lines.append(f"threshold {self.cut.threshold:.4g}, {len(self.plan.frozen)} groups left whole")
+        return "\n".join(lines)
+
+
+def analyze(
+    model: nn.Module,
+    example: Example = None,
+    *,
+    criterion: Criterion | str = "similarity",
+    linkage: Linkage = "average",
+    residual: Residual = "inner",
+    exclude: Iterable[str | nn.Module] = (),
+    min_channels: int = 1,
+) -> Plan:
+    """Find out what can be pruned and what every cut costs. The model is not touched.
+
+    `example` is an input the model takes: a tensor, a tuple of arguments, or a dict of keyword arguments.
+
+    >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3))
+    >>> _ = nn.init.normal_(net[1].weight), nn.init.normal_(net[1].bias)
+    >>> [group.name for group in analyze(net, torch.zeros(1, 3, 8, 8)).groups]
+    ['0']
+    """
+    model = check_model(model)
+    _check_example(example)
+    _check_options(residual, min_channels)
+    chosen = _criterion(criterion, linkage)
+    _check_finite(model)
+    structure = analyse(model, example, residual)
+    return _plan(model, structure, chosen, _excluded(model, exclude), min_channels)
+
+
+def prune(
+    model: nn.Module,
+    example: Example = None,
+    *,
+    threshold: float | None = None,
+    flops: Budget | None = None,
+    macs: Budget | None = None,
+    params: Budget | None = None,
+    round_to: int = 1,
+    criterion: Criterion | str = "similarity",
+    linkage: Linkage = "average",
+    residual: Residual = "inner",
+    exclude: Iterable[str | nn.Module] = (),
+    min_channels: int = 1,
+    verify: bool = True,
+) -> Result:
+    """Return a NEW, smaller model of the same class; the given one is left as it was.
+
+    >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3))
+    >>> _ = nn.init.normal_(net[1].weight), nn.init.normal_(net[1].bias)
+    >>> prune(net, torch.zeros(1, 3, 8, 8), flops=0.5).cut.flops <= 0.5 * prune(net, torch.zeros(1, 3, 8, 8), threshold=0).cut.flops
+    True
+    """
+    if threshold is not None:
+        check_threshold(threshold)
+    plan = analyze(
+        model, example, criterion=criterion, linkage=linkage, residual=residual, exclude=exclude,
+        min_channels=min_channels,
+    )  # fmt: skip
+    if not plan.groups:
+        raise nothing(plan.frozen)
+    cut = plan.at(threshold, flops=flops, macs=macs, params=params, round_to=round_to)
+    return apply(check_model(model), example, plan, cut, verify_rewrite=verify)
+
+
+def apply(model: nn.Module, example: Example, plan: Plan, cut: Cut, *, verify_rewrite: bool = True) -> Result:
+    """Carry out a cut of a plan."""
+    structure = plan.structure
+    small = rewrite(model, structure.trace, structure.grouping, cut.mask)
+    error = _verified(model, small, example, structure, cut.mask) if verify_rewrite else None
+    indices = kept_indices(structure.trace, structure.grouping, cut.mask)
+    return Result(small, cut, plan, indices, error)
+
+
+def remove_channels(
+    model: nn.Module,
+    example: Example,
+    channels: Mapping[str, Sequence[int]],
+    *,
+    verify: bool = True,
+) -> nn.Module:
+    """Return a NEW module without the given output channels of the named layers, and all that is coupled to them.
+
+    >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 3))
+    >>> remove_channels(net, torch.zeros(1, 3, 8, 8), {"0": [1, 6]})[0].out_channels
+    6
+    """
+    model = check_model(model)
+    _check_example(example)
+    structure = analyse(model, example, "joint")
+    mask = np.ones(structure.grouping.unit_count, np.bool_)
+    for name, wanted in channels.items():
+        _mark(model, structure, name, wanted, mask)
+    for start, group in zip(structure.grouping.offsets, structure.grouping.groups, strict=True):
+        if not mask[start : start + group.width].any():
+            raise InvalidInput(
+                f"at least one channel of {group.name} must stay, got a request to remove all {group.width}"
+            )
+    small = rewrite(model, structure.trace, structure.grouping, mask)
+    if verify:
+        _verified(model, small, example, structure, mask)
+    return small
+
+
+def _mark(model: nn.Module, structure: Structure, name: str, wanted: Sequence[int], mask: Kept) -> None:
+    """Mark the units behind some output channels of a layer as removed."""
+    writers = {structure.trace.ops[w.op].module: w for w in reversed(structure.trace.writes)}
+    layer = choose(name, [n for n, _ in model.named_modules() if n], "layer")
+    if layer not in writers:
+        raise InvalidInput(
+            f"channels can be removed from a layer that writes them (convolution, linear), got {layer!r}, "
+            f"a {type(model.get_submodule(layer)).__name__}"
+        )
+    units = structure.grouping.unit_of[writers[layer].atoms]
+    for channel in wanted:
+        if not 0 <= channel < len(units):
+            raise InvalidInput(f"channels of {layer} must be from 0 to {len(units) - 1}, got {channel}")
+        unit = int(units[channel])
+        reason = _why_fixed(structure, layer, unit)
+        if reason:
+            raise InvalidInput(f"channel {channel} of {layer} has to stay: {reason}")
+        mask[unit] = False
+
+
+def _why_fixed(structure: Structure, layer: str, unit: int) -> str | None:
+    grouping = structure.grouping
+    if unit < 0:
+        reasons = [f.reason for f in grouping.frozen if f.name == layer]
+        return reasons[0] if reasons else _reason_of(structure, layer)
+    g = int(np.searchsorted(grouping.offsets, unit, side="right")) - 1
+    return grouping.groups[g].fixed.get(unit - grouping.offsets[g])
+
+
+def _reason_of(structure: Structure, layer: str) -> str:
+    """Return why the channels of a layer that is not named in `frozen` itself have to stay."""
+    from slimilar.labels import classes
+
+    found = structure.trace
+    label = classes(found.atom_count, [found.ties, found.sums])
+    write = next(w for w in found.writes if found.ops[w.op].module == layer)
+    mine = set(label[write.atoms[write.atoms >= 0]].tolist())
+    for freeze in found.freezes:
+        if mine & set(label[freeze.atoms].tolist()):
+            return freeze.reason
+    return "it is the only channel"
+
+
+# --- checks ---------------------------------------------------------------------------------------------------
+
+
+def _check_example(example: Example) -> None:
+    if example is None:
+        raise InvalidInput(
+            "an example input must be given so that the model can be traced, got none: "
+            "pass for instance torch.randn(1, 3, 224, 224)"
+        )
+
+
+def _check_options(residual: str, min_channels: int) -> None:
+    if residual not in ("inner", "select", "joint"):
+        raise InvalidInput(f'residual must be "inner", "select" or "joint", got {residual!r}')
+    if isinstance(min_channels, bool) or not isinstance(min_channels, int) or min_channels < 1:
+        raise InvalidInput(f"min_channels must be a whole number of at least 1, got {min_channels!r}")
+
+
+def _criterion(criterion: Criterion | str, linkage: Linkage) -> Criterion:
+    if not isinstance(criterion, str):
+        return criterion
+    choose(criterion, ["similarity"], "criterion")
+    return Similarity(linkage)
+
+
+def _check_finite(model: nn.Module) -> None:
+    for name, tensor in named_tensors(model).items():
+        if tensor.is_floating_point() and not tensor.is_meta and not bool(torch.isfinite(tensor).all()):
+            raise InvalidInput(f"weights must be finite, got NaN or infinity in {name}; has training diverged?")
+
+
+def _excluded(model: nn.Module, exclude: Iterable[str | nn.Module]) -> set[str]:
+    """Return the names of all modules that are, or lie in, an excluded one."""
+    if isinstance(exclude, str | nn.Module):
+        exclude = [exclude]
+    names = {id(m): n for n, m in model.named_modules()}
+    found = set()
+    for entry in exclude:
+        if isinstance(entry, nn.Module) and id(entry) not in names:
+            raise InvalidInput(f"exclude must name modules of this model, got a foreign {type(entry).__name__}")
+        name = names[id(entry)] if isinstance(entry, nn.Module) else choose(entry, list(names.values()), "exclude")
+        found |= {n for n in names.values() if n == name or n.startswith(f"{name}.") or not name}
+    return found
+
+
+def _plan(model: nn.Module, structure: Structure, criterion: Criterion, excluded: set[str], least: int) -> Plan:
+    costs = cost_model(structure.trace, structure.grouping)
+    frozen = list(structure.grouping.frozen)
+    open_groups = []
+    for group in structure.grouping.groups:
+        if excluded & set(group.writers):
+            frozen.append(Frozen(group.name, group.width, "excluded"))
+        else:
+            open_groups.append(group)
+    answers = criterion.orders(open_groups, Weights(named_tensors(model)))
+    groups: list[ChannelGroup] = []
+    orders: list[RemovalOrder] = []
+    for group, answer in zip(open_groups, answers, strict=True):
+        if isinstance(answer, str):
+            frozen.append(Frozen(group.name, group.width, answer))
+        else:
+            groups.append(group)
+            orders.append(answer)
+    return Plan(tuple(groups), tuple(frozen), tuple(orders), structure, costs, least, criterion.name)
+
+
+# --- verification ---------------------------------------------------------------------------------------------
+
+
+def _verified(model: nn.Module, small: nn.Module, example: Example, structure: Structure, mask: Kept) -> float:
+    """Compare with the masked original; on a mismatch name the group at fault."""
+    try:
+        return verify(model, small, example, structure.trace, structure.grouping, mask)
+    except Exception as error:
+        at_fault = _at_fault(model, example, structure, mask)
+        detail = str(error) if isinstance(error, VerificationError) else f"the smaller model raised: {error}"
+        raise VerificationError(
+            f"{detail}; at fault: {at_fault}. Exclude it (exclude=[...]) and report the model, please"
+        ) from error
+
+
+def _at_fault(model: nn.Module, example: Example, structure: Structure, mask: Kept) -> str:
+    """Return the first group whose removal alone does not keep the channels in their place."""
+    for start, group in zip(structure.grouping.offsets, structure.grouping.groups, strict=True):
+        alone = np.ones_like(mask)
+        alone[start : start + group.width] = mask[start : start + group.width]
+        if alone.all():
+            continue
+        try:
+            follow(model, example, structure, alone)
+            only = rewrite(model, structure.trace, structure.grouping, alone)
+            verify(model, only, example, structure.trace, structure.grouping, alone)
+        except Mismatch as fault:
+            return f"group {group.name} ({fault.fact})"
+        except Exception:
+            return f"group {group.name}"
+    return "the groups together"
+
+
