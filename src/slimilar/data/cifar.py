@@ -60,7 +60,8 @@ def _place(name: str, path: str | Path | None) -> Path:
 
 def _from_npz(file: Path, split: Split) -> tuple[Any, Any, tuple[str, ...]]:
     try:
-        with np.load(file, allow_pickle=False) as arrays:
+        # Opened here, because numpy leaves a broken file open.
+        with open(file, "rb") as stream, np.load(stream, allow_pickle=False) as arrays:
             names = tuple(map(str, arrays["classes"])) if "classes" in arrays else ()
             return arrays[f"x_{split}"], arrays[f"y_{split}"], names
     except FileNotFoundError:
@@ -69,7 +70,7 @@ def _from_npz(file: Path, split: Split) -> tuple[Any, Any, tuple[str, ...]]:
         raise DataError(
             f"{file} must hold x_{split} and y_{split}, but {error}; make the file anew"
         ) from None
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
+    except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
         raise DataError(
             f"{file} must be a whole .npz file without pickles, but reading it failed: {error}"
         ) from None
