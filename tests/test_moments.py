@@ -14,8 +14,9 @@ from scipy import integrate, special, stats
 from torch import Tensor
 from torch.nn import functional as F
 
+from slimilar.activations import ACTIVATIONS, supported
 from slimilar.errors import InvalidInput
-from slimilar.moments import ACTIVATIONS, covariance, max_moments, moments, relu_product, supported
+from slimilar.moments import covariance, max_moments, moments, relu_product
 
 FUNCTIONS = {
     "identity": lambda x: x,

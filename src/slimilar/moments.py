@@ -14,8 +14,6 @@ Everything is float64 on the CPU. Of `std` only the size counts, so gamma can be
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -23,6 +21,7 @@ import torch
 from scipy.special import owens_t
 from torch import Tensor
 
+from slimilar.activations import Option, Shape, plain_name, shape_of
 from slimilar.errors import InvalidInput
 
 Values: TypeAlias = Tensor | np.ndarray | list[float] | float
@@ -30,9 +29,6 @@ Values: TypeAlias = Tensor | np.ndarray | list[float] | float
 _REACH = 9.0  # a Gaussian has 2e-19 of its mass beyond
 _POINTS = 16  # Gauss-Legendre nodes in each panel
 _DEGREE = 32  # terms of the expansion that covariance() sums
-# Panels end at these x for functions that bend within a few units of 0: without them a wide Gaussian,
-# to which any of them looks like a corner, would be integrated badly.
-_BENDS = (0.0, 1.0, -1.0, 3.0, -3.0, 8.0, -8.0, 20.0, -20.0, 40.0, -40.0)
 
 
 class Moments(NamedTuple):
@@ -42,151 +38,10 @@ class Moments(NamedTuple):
     var: Tensor
 
 
-# --- the table of activations ----------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Shape:
-    """What the integrals need to know of an activation."""
-
-    function: Callable[[Tensor], Tensor]
-    breaks: tuple[float, ...]
-    """Where it is not smooth, or bends most."""
-    pieces: tuple[tuple[float, ...], ...] = ()
-    """Of a piecewise polynomial: coefficients, constant first, between each two breaks."""
-    monotone: bool = False
-
-
-def _piecewise(breaks: tuple[float, ...], *pieces: tuple[float, ...], monotone: bool = True) -> Shape:
-    edges = torch.tensor(breaks, dtype=torch.float64)
-    table = torch.zeros(len(pieces), 3, dtype=torch.float64)
-    for row, piece in zip(table, pieces, strict=True):
-        row[: len(piece)] = torch.tensor(piece, dtype=torch.float64)
-
-    def function(x: Tensor) -> Tensor:
-        constant, slope, curve = table[torch.bucketize(x, edges)].unbind(-1)
-        return constant + (slope + curve * x) * x
-
-    return Shape(function, breaks, tuple(tuple(row) for row in table.tolist()), monotone)
-
-
-def _identity() -> Shape:
-    return _piecewise((), (0, 1))
-
-
-def _relu() -> Shape:
-    return _piecewise((0,), (0,), (0, 1))
-
-
-def _leaky_relu(negative_slope: float = 0.01) -> Shape:
-    return _piecewise((0,), (0, negative_slope), (0, 1), monotone=negative_slope >= 0)
-
-
-def _hardtanh(min_val: float = -1.0, max_val: float = 1.0) -> Shape:
-    if not min_val < max_val:
-        raise InvalidInput(f"min_val must be below max_val, got {min_val} and {max_val}")
-    return _piecewise((min_val, max_val), (min_val,), (0, 1), (max_val,))
-
-
-def _relu6() -> Shape:
-    return _hardtanh(0.0, 6.0)
-
-
-def _hardsigmoid() -> Shape:
-    return _piecewise((-3, 3), (0,), (1 / 2, 1 / 6), (1,))
-
-
-def _hardswish() -> Shape:
-    return _piecewise((-3, 3), (0,), (0, 1 / 2, 1 / 6), (0, 1), monotone=False)
-
-
-def _sigmoid() -> Shape:
-    return Shape(torch.sigmoid, _BENDS, monotone=True)
-
-
-def _tanh() -> Shape:
-    return Shape(torch.tanh, _BENDS, monotone=True)
-
-
-def _silu() -> Shape:
-    return Shape(lambda x: x * torch.sigmoid(x), _BENDS)
-
-
-def _mish() -> Shape:
-    return Shape(lambda x: x * torch.tanh(_log1pexp(x)), _BENDS)
-
-
-def _softplus(beta: float = 1.0, threshold: float = 20.0) -> Shape:
-    """PyTorch's threshold, above which it returns x, changes nothing in the first eight digits."""
-    return Shape(lambda x: _log1pexp(beta * x) / beta, tuple(x / beta for x in _BENDS), monotone=True)
-
-
-def _elu(alpha: float = 1.0, scale: float = 1.0, input_scale: float = 1.0) -> Shape:
-    def function(x: Tensor) -> Tensor:
-        return scale * torch.where(x > 0, x, alpha * torch.expm1(input_scale * x.clamp(max=0)))
-
-    return Shape(function, _BENDS, monotone=min(alpha, scale, input_scale) >= 0)
-
-
-def _gelu(approximate: str = "none") -> Shape:
-    if approximate == "tanh":
-        bend = math.sqrt(2 / math.pi)
-        return Shape(lambda x: x / 2 * (1 + torch.tanh(bend * (x + 0.044715 * x**3))), _BENDS)
-    return Shape(lambda x: x * _below(x), _BENDS)
-
-
-def _log1pexp(x: Tensor) -> Tensor:
-    return torch.logaddexp(x, torch.zeros_like(x))
-
-
-ACTIVATIONS: dict[str, Callable[..., Shape]] = {
-    "identity": _identity,
-    "relu": _relu,
-    "relu6": _relu6,
-    "leaky_relu": _leaky_relu,
-    "hardtanh": _hardtanh,
-    "hardsigmoid": _hardsigmoid,
-    "hardswish": _hardswish,
-    "sigmoid": _sigmoid,
-    "tanh": _tanh,
-    "silu": _silu,
-    "swish": _silu,
-    "mish": _mish,
-    "softplus": _softplus,
-    "elu": _elu,
-    "gelu": _gelu,
-}
-"""Name (ATen's, or `identity`) -> what makes its shape from ATen's options."""
-
-
-def supported(activation: str) -> bool:
-    """Tell whether an activation is in the table, under any spelling of its name.
-
-    >>> supported("aten.hardswish_.default"), supported("softmax")
-    (True, False)
-    """
-    return _plain_name(activation) in ACTIVATIONS
-
-
-def _plain_name(activation: str) -> str:
-    """Return `relu` for `ReLU`, `relu_`, `aten::relu` and `aten.relu_.default`."""
-    name = activation.lower().removeprefix("aten::").removeprefix("aten.")
-    return name.partition(".")[0].removesuffix("_")
-
-
-def _shape(activation: str, options: dict[str, float]) -> Shape:
-    if not supported(activation):
-        raise InvalidInput(f"activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")
-    try:
-        return ACTIVATIONS[_plain_name(activation)](**options)
-    except TypeError as error:
-        raise InvalidInput(f"options of {activation} must be those of PyTorch, got {options}") from error
-
-
 # --- one channel -----------------------------------------------------------------------------------
 
 
-def moments(activation: str, mean: Values, std: Values, **options: float) -> Moments:
+def moments(activation: str, mean: Values, std: Values, **options: Option) -> Moments:
     r"""Return $E[f(x)]$ and $Var[f(x)]$ for $x \sim N(mean, std^2)$, channel by channel.
 
     Options are PyTorch's own: `negative_slope`, `min_val`, `max_val`, `alpha`, `beta`, `approximate`.
@@ -194,7 +49,7 @@ def moments(activation: str, mean: Values, std: Values, **options: float) -> Mom
     >>> moments("hardtanh", 0.0, 1.0, min_val=-2, max_val=2).mean.item()
     0.0
     """
-    shape = _shape(activation, options)
+    shape = shape_of(activation, options)
     mu, sigma = _channels(mean, std)
     if shape.pieces:
         return _closed_form(shape, mu, sigma)
@@ -202,7 +57,7 @@ def moments(activation: str, mean: Values, std: Values, **options: float) -> Mom
     return _weighted(shape, mu, sigma, z, weight)
 
 
-def max_moments(activation: str, mean: Values, std: Values, k: int, **options: float) -> Moments:
+def max_moments(activation: str, mean: Values, std: Values, k: int, **options: Option) -> Moments:
     r"""Return the moments of the largest of k activations: a channel after max pooling over k places.
 
     The places are taken as independent, which neighbours are not, so this is the upper end: the truth lies
@@ -214,7 +69,7 @@ def max_moments(activation: str, mean: Values, std: Values, k: int, **options: f
     """
     if k < 1:
         raise InvalidInput(f"k must be a number of places of at least 1, got {k}")
-    shape = _shape(activation, options)
+    shape = shape_of(activation, options)
     mu, sigma = _channels(mean, std)
     z, weight = _quadrature(shape.breaks, mu, sigma)
     if shape.monotone:
@@ -316,7 +171,7 @@ def _weighted(shape: Shape, mu: Tensor, sigma: Tensor, z: Tensor, weight: Tensor
 # --- two channels ----------------------------------------------------------------------------------
 
 
-def covariance(activation: str, mean: Values, std: Values, correlation: Tensor, **options: float) -> Tensor:
+def covariance(activation: str, mean: Values, std: Values, correlation: Tensor, **options: Option) -> Tensor:
     r"""Return $Cov[f(x_i), f(x_j)]$ of every two channels, given the correlation of $x_i$ and $x_j$.
 
     Exact for ReLU and identity. Otherwise by Mehler's formula, with $c_{ik}$ the Hermite coefficients of
@@ -328,10 +183,10 @@ def covariance(activation: str, mean: Values, std: Values, correlation: Tensor, 
     >>> covariance("relu", [0.0, 0.0], [1.0, 1.0], torch.eye(2)).diagonal().tolist()
     [0.3408450569081046, 0.3408450569081046]
     """
-    shape = _shape(activation, options)
+    shape = shape_of(activation, options)
     mu, sigma = _channels(mean, std)
     rho = _checked_correlation(correlation, mu)
-    if _plain_name(activation) == "relu":
+    if plain_name(activation) == "relu":
         expected, var = moments("relu", mu, sigma)
         cov = relu_product(mu, sigma, rho) - expected[:, None] * expected
         return cov.diagonal_scatter(var)
