@@ -24,7 +24,7 @@ from slimilar.data import cifar
 from slimilar.models import build
 from slimilar.train import Progress, Settings, evaluate, recipe, train
 
-NETWORK, WIDTH, EPOCHS, SEED = "vgg16", 0.375, 24, 0
+NETWORK, WIDTH, EPOCHS, SEED = "vgg16", 0.375, 14, 0
 
 
 def show(event: Progress) -> None:

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from slimilar.errors import TrainingError
 from slimilar.train.checkpoint import write_whole
 
 NAME = "log.jsonl"
@@ -24,8 +25,14 @@ class Log:
         self._board = _board(folder, tensorboard)
 
     def write(self, entry: dict[str, Any]) -> None:
-        with open(self.file, "a", encoding="utf-8") as file:
-            file.write(json.dumps(entry) + "\n")
+        try:
+            with open(self.file, "a", encoding="utf-8") as file:
+                file.write(json.dumps(entry) + "\n")
+        except OSError as error:
+            raise TrainingError(
+                f"{self.file} could not be written ({error.strerror}); the last checkpoint is intact, "
+                "so free some space, then resume"
+            ) from error
         if self._board is not None:
             for name, value in entry.items():
                 if isinstance(value, float):

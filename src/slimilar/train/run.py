@@ -104,7 +104,7 @@ class Run:
         for group in self.optimiser.param_groups:
             group["lr"] = lr
         self.optimiser.zero_grad()
-        self.scaler.scale(self._loss(batch)).backward()  # type: ignore[no-untyped-call]
+        self.scaler.scale(self._loss(batch)).backward()
         self.scaler.step(self.optimiser)
         self.scaler.update()
         if self.job.hooks.after_step is not None:
@@ -224,7 +224,13 @@ class Run:
         """Go back to where a checkpoint was written."""
         tensors, info = load_checkpoint(path)
         check_terms(path, info["terms"], terms(self.job))
-        self.model.load_state_dict(under("model", tensors))
+        try:
+            self.model.load_state_dict(under("model", tensors))
+        except RuntimeError as error:
+            raise TrainingError(
+                f"{path} must be of the same network, but its weights do not fit; "
+                "pass the network that the run was started with, or start anew in another folder"
+            ) from error
         load_optimiser(self.optimiser, under("momentum", tensors))
         if self.average is not None:
             self.average.load(under("average", tensors))
