@@ -108,7 +108,7 @@ def find_groups(trace: Trace, residual: Residual) -> Grouping:
     label = classes(trace.atom_count, [trace.ties, trace.sums])
     partition = _written_together(trace, label)
     reasons = _frozen_classes(trace, label, residual)
-    summed = _summed_classes(trace, label)
+    summed = summed_classes(trace, label)
     drafts = [_units(group, label) for group in partition]
     free = [[reasons.get(c) for c in units] for units in drafts]
     frozen = tuple(
@@ -144,7 +144,7 @@ def _units(vectors: list[Atoms], label: Atoms) -> list[int]:
     return list(dict.fromkeys(int(c) for v in vectors for c in v))
 
 
-def _summed_classes(trace: Trace, label: Atoms) -> set[int]:
+def summed_classes(trace: Trace, label: Atoms) -> set[int]:
     """Return the classes that residual additions join: what they add was not one channel before."""
     alone = classes(trace.atom_count, [trace.ties])
     a, b = trace.sums
@@ -157,7 +157,7 @@ def _frozen_classes(trace: Trace, label: Atoms, residual: Residual) -> dict[int,
         for c in np.unique(label[freeze.atoms]):
             reasons.setdefault(int(c), freeze.reason)
     if residual != "joint":
-        for c in _summed_classes(trace, label):
+        for c in summed_classes(trace, label):
             reasons.setdefault(c, 'residual stream (pruned by residual="joint")')
     return reasons
 

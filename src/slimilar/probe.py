@@ -8,19 +8,21 @@ assumption behind it is given up for the next weaker one, down to freezing the c
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from slimilar import ops
-from slimilar.groups import Grouping, Residual, find_groups
+from slimilar.groups import Grouping, Residual, find_groups, summed_classes
 from slimilar.labels import Atoms, Labels, classes
-from slimilar.rewrite import Kept, atoms_kept, rewrite, rewrite_on_meta
+from slimilar.rewrite import Kept, atoms_kept, operate, operate_on_meta, surgery
 from slimilar.select import can_select
-from slimilar.trace import Choices, Example, Op, Trace, Tracer, trace
+from slimilar.trace import Choices, Example, Op, Trace, Tracer, Value, trace
 
 _PATIENCE = 200  # more operators than any network has assumptions
 _LEVELS = 4
@@ -85,6 +87,15 @@ class Follower(Tracer):
                 found.append(torch.from_numpy(atoms).reshape([-1 if a == axis else 1 for a in range(len(shape))]))
         return tuple(found)
 
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func is torch.ops.aten.index_select.default and self._stack[-1] in self.choices.select:
+            out = func(*args)  # the selection that surgery put in front of a batch norm
+            self._store(out, Value(tuple(out.shape), (), None, True, False))
+            return out
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
     def _record(self, call: ops.Call, inputs: list[int], labels: list[Labels]) -> None:
         index = len(self.ops)
         expected = self.original.ops[index] if index < len(self.original.ops) else None
@@ -112,8 +123,9 @@ class Follower(Tracer):
 
 def follow(model: nn.Module, example: Example, structure: Structure, kept: Kept) -> None:
     """Check that a model, made smaller, sends its channels where the original does; raise `Mismatch` if not."""
-    build = rewrite_on_meta if structure.trace.meta else rewrite
-    follower = Follower(build(model, structure.trace, structure.grouping, kept).eval(), structure, kept)
+    build = operate_on_meta if structure.trace.meta else operate
+    small = build(model, surgery(structure.trace, structure.grouping, kept))
+    follower = Follower(small.eval(), structure, kept)
     try:
         follower.run(example)
     except Mismatch:
@@ -129,7 +141,7 @@ def analyse(
     choices = choices or Choices()
     structure = _structure(model, example, residual, choices)
     if residual == "select":
-        choices = replace(choices, select=_selectable(model, structure))
+        choices = _choose_selections(model, example, structure)
         structure = _structure(model, example, residual, choices)
     for _ in range(_PATIENCE):
         if not structure.grouping.groups:
@@ -182,18 +194,24 @@ def _blame(found: Trace, index: int) -> Op:
     return found.ops[min(index, len(found.ops) - 1)]
 
 
-def _selectable(model: nn.Module, structure: Structure) -> frozenset[str]:
-    """Return the batch norms that read a residual stream and run once."""
-    found, label = structure.trace, classes(structure.trace.atom_count, [structure.trace.ties, structure.trace.sums])
-    alone = classes(found.atom_count, [found.ties])
-    a, b = found.sums
-    summed = set(label[a[alone[a] != alone[b]]].tolist())
-    runs = [n.module for n in found.norms]
-    return frozenset(
+def _choose_selections(model: nn.Module, example: Example, structure: Structure) -> Choices:
+    """Let batch norms that read a residual stream choose their part of it, unless what they write joins a stream."""
+    readers = frozenset(_norms_on_streams(model, structure))
+    cut = _structure(model, example, "select", replace(structure.choices, select=readers))
+    inside = frozenset(_norms_on_streams(model, cut))
+    return replace(structure.choices, select=readers - inside)
+
+
+def _norms_on_streams(model: nn.Module, structure: Structure) -> list[str]:
+    """Return the batch norms whose channels residual additions join, and that run once."""
+    found = structure.trace
+    label = classes(found.atom_count, [found.ties, found.sums])
+    summed = summed_classes(found, label)
+    runs = Counter(n.module for n in found.norms)
+    return [
         n.module
         for n in found.norms
-        if can_select(model.get_submodule(n.module))
-        and runs.count(n.module) == 1
+        if runs[n.module] == 1
+        and can_select(model.get_submodule(n.module))
         and summed & set(label[n.atoms[n.atoms >= 0]].tolist())
-    )
-
+    ]

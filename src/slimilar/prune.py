@@ -16,9 +16,11 @@ from slimilar.groups import ChannelGroup, Frozen, Residual
 from slimilar.names import choose
 from slimilar.plan import Budget, Cut, Plan, check_threshold, nothing
 from slimilar.probe import Mismatch, Structure, analyse, follow
-from slimilar.rewrite import AxisIndex, Kept, kept_indices, rewrite, verify
+from slimilar.rewrite import Kept, Surgery, operate, surgery, verify
 from slimilar.similarity import Cluster, Linkage, RemovalOrder
 from slimilar.trace import Example, check_model, named_tensors
+
+HISTORY = "slimilar_surgery"  # the attribute in which a pruned model remembers how it was made from its class
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,7 +30,7 @@ class Result:
     model: nn.Module
     cut: Cut
     plan: Plan
-    indices: AxisIndex  # (parameter or buffer, axis) -> the indices of the original that stayed
+    surgery: Surgery  # what was done to the original, as plain data
     error: float | None  # largest relative difference from the masked original; None if not verified
 
     @property
@@ -90,6 +92,7 @@ def prune(
     macs: Budget | None = None,
     params: Budget | None = None,
     round_to: int = 1,
+    thresholds: Mapping[str, float] | None = None,
     criterion: Criterion | str = "similarity",
     linkage: Linkage = "average",
     residual: Residual = "inner",
@@ -112,17 +115,25 @@ def prune(
     )  # fmt: skip
     if not plan.groups:
         raise nothing(plan.frozen)
-    cut = plan.at(threshold, flops=flops, macs=macs, params=params, round_to=round_to)
+    cut = plan.at(threshold, flops=flops, macs=macs, params=params, round_to=round_to, thresholds=thresholds)
     return apply(check_model(model), example, plan, cut, verify_rewrite=verify)
 
 
 def apply(model: nn.Module, example: Example, plan: Plan, cut: Cut, *, verify_rewrite: bool = True) -> Result:
     """Carry out a cut of a plan."""
-    structure = plan.structure
-    small = rewrite(model, structure.trace, structure.grouping, cut.mask)
-    error = _verified(model, small, example, structure, cut.mask) if verify_rewrite else None
-    indices = kept_indices(structure.trace, structure.grouping, cut.mask)
-    return Result(small, cut, plan, indices, error)
+    done, small = _operated(model, plan.structure, cut.mask)
+    error = _verified(model, small, example, plan.structure, cut.mask) if verify_rewrite else None
+    return Result(small, cut, plan, done, error)
+
+
+def _operated(model: nn.Module, structure: Structure, mask: Kept) -> tuple[Surgery, nn.Module]:
+    """Return the surgery from the first original on, and the smaller model, which remembers it."""
+    now = surgery(structure.trace, structure.grouping, mask)
+    small = operate(model, now)
+    before = getattr(model, HISTORY, None)
+    done = before.then(now) if isinstance(before, Surgery) else now
+    setattr(small, HISTORY, done)
+    return done, small
 
 
 def remove_channels(
@@ -149,7 +160,7 @@ def remove_channels(
             raise InvalidInput(
                 f"at least one channel of {group.name} must stay, got a request to remove all {group.width}"
             )
-    small = rewrite(model, structure.trace, structure.grouping, mask)
+    _, small = _operated(model, structure, mask)
     if verify:
         _verified(model, small, example, structure, mask)
     return small
@@ -288,7 +299,7 @@ def _at_fault(model: nn.Module, example: Example, structure: Structure, mask: Ke
             continue
         try:
             follow(model, example, structure, alone)
-            only = rewrite(model, structure.trace, structure.grouping, alone)
+            only = operate(model, surgery(structure.trace, structure.grouping, alone))
             verify(model, only, example, structure.trace, structure.grouping, alone)
         except Mismatch as fault:
             return f"group {group.name} ({fault.fact})"

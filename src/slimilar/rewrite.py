@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -48,13 +49,47 @@ def take(tensor: Tensor, indices: Mapping[int, NDArray[np.int64]]) -> Tensor:
     return result.clone() if not indices else result
 
 
-def rewrite(model: nn.Module, trace: Trace, grouping: Grouping, kept: Kept) -> nn.Module:
+@dataclass(frozen=True, eq=False)
+class Surgery:
+    """All that has to be done to a model of the user's class to make the smaller one. Plain data.
+
+    `operate(model, surgery)` does it, on the model it was found for or on a fresh one of the same class.
+    """
+
+    indices: AxisIndex
+    numbers: Mapping[tuple[str, str, int | None], int]  # (module, attribute, item of a list) -> value
+    selections: Mapping[str, NDArray[np.int64]]  # batch norm -> the channels of its stream that it reads
+    biases: frozenset[str] = frozenset()  # convolutions and linear layers that gained a bias
+
+    def then(self, later: Surgery) -> Surgery:
+        """Return this surgery followed by another one on its result."""
+        indices = dict(self.indices)
+        for (name, axis), index in later.indices.items():
+            before = indices.get((name, axis))
+            indices[name, axis] = index if before is None else before[index]
+        selections = {**self.selections, **later.selections}
+        for module, chosen in self.selections.items():  # its index is no tensor of the original
+            again = later.indices.get((f"{module}.index", 0))
+            selections[module] = chosen if again is None else chosen[again]
+            indices.pop((f"{module}.index", 0), None)
+        return Surgery(indices, {**self.numbers, **later.numbers}, selections, self.biases | later.biases)
+
+
+def surgery(trace: Trace, grouping: Grouping, kept: Kept) -> Surgery:
+    """Return what has to be done so that only these units stay."""
+    stays = np.append(atoms_kept(grouping, kept), True)  # CONSTANT = -1 finds the last entry
+    numbers = {(n.module, n.attribute, n.item): int(stays[n.atoms].sum()) for n in trace.integers}
+    selections = {
+        n.module: np.flatnonzero(stays[n.atoms]) for n in trace.norms if n.selects and not stays[n.atoms].all()
+    }
+    return Surgery(kept_indices(trace, grouping, kept), numbers, selections)
+
+
+def operate(model: nn.Module, surgery: Surgery) -> nn.Module:
     """Return a NEW, smaller module of the user's own class; the given one is left as it was."""
-    indices = kept_indices(trace, grouping, kept)
-    by_tensor = _by_tensor(indices)
     tensors = named_tensors(model)
-    small = copy_with(model, {name: take(tensors[name], axes) for name, axes in by_tensor.items()})
-    mend(small, trace, grouping, kept)
+    small = copy_with(model, {name: take(tensors[name], axes) for name, axes in _by_tensor(surgery.indices).items()})
+    mend(small, surgery)
     return small
 
 
@@ -65,28 +100,34 @@ def _by_tensor(indices: AxisIndex) -> dict[str, dict[int, NDArray[np.int64]]]:
     return found
 
 
-def mend(small: nn.Module, trace: Trace, grouping: Grouping, kept: Kept) -> None:
-    """Make the attributes of a model with smaller tensors agree with them."""
-    stays = atoms_kept(grouping, kept)
-    for number in trace.integers:
-        count = int(np.where(number.atoms >= 0, stays[number.atoms], True).sum())
-        _set_number(small.get_submodule(number.module), number.attribute, number.item, count)
-    for norm in trace.norms:
-        mask = stays[norm.atoms]
-        if norm.selects and not mask.all():
-            module = small.get_submodule(norm.module)
-            device = next(small.parameters()).device
-            select_from(module, torch.from_numpy(np.flatnonzero(mask)).to(device))
-    for module in small.modules():
-        describe(module)
+def mend(small: nn.Module, surgery: Surgery) -> None:
+    """Make the modules of a model with smaller tensors agree with them."""
+    for (module, attribute, item), value in surgery.numbers.items():
+        _set_number(small.get_submodule(module), attribute, item, value)
+    for name, index in surgery.selections.items():
+        norm = small.get_submodule(name)
+        held = next(iter(norm.state_dict().values()))
+        select_from(norm, torch.from_numpy(index).to(held.device))
+    for name in surgery.biases:
+        add_bias(small.get_submodule(name))
+    for part in small.modules():
+        describe(part)
 
 
-def _set_number(module: nn.Module, attribute: str, item: int | None, count: int) -> None:
+def add_bias(module: nn.Module) -> None:
+    """Give a convolution or linear layer without a bias one of zeros, in place."""
+    weight: Any = module.weight
+    if module.bias is None:
+        size = weight.shape[1] * module.groups if getattr(module, "transposed", False) else weight.shape[0]
+        module.bias = nn.Parameter(weight.new_zeros(size), requires_grad=weight.requires_grad)  # type: ignore[operator]
+
+
+def _set_number(module: nn.Module, attribute: str, item: int | None, value: int) -> None:
     if item is None:
-        setattr(module, attribute, count)
+        setattr(module, attribute, value)
         return
     held = getattr(module, attribute)
-    setattr(module, attribute, type(held)(count if i == item else v for i, v in enumerate(held)))
+    setattr(module, attribute, type(held)(value if i == item else v for i, v in enumerate(held)))
 
 
 def describe(module: nn.Module) -> None:
@@ -121,13 +162,13 @@ _DESCRIBE: list[tuple[Any, Callable[[Any], dict[str, Any]]]] = [
 ]
 
 
-def rewrite_on_meta(model: nn.Module, trace: Trace, grouping: Grouping, kept: Kept) -> nn.Module:
+def operate_on_meta(model: nn.Module, surgery: Surgery) -> nn.Module:
     """Return the smaller model as shapes only."""
     shapes = {name: list(t.shape) for name, t in named_tensors(model).items()}
-    for (name, axis), index in kept_indices(trace, grouping, kept).items():
+    for (name, axis), index in surgery.indices.items():
         shapes[name][axis] = len(index)
     small = on_meta(model, {name: tuple(shape) for name, shape in shapes.items()})
-    mend(small, trace, grouping, kept)
+    mend(small, surgery)
     return small
 
 
