@@ -1,0 +1,99 @@
+"""One HTML file out of the data and the parts in `page/`: no network, no server, nothing that a name could inject."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import os
+import tempfile
+from functools import cache
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+# The order matters: what a file uses when it is loaded stands in one before it.
+_SCRIPTS = (
+    "base", "network", "clusters", "command", "plot", "flow", "curve", "tree", "heat", "scatter", "layer", "table",
+    "poster", "app",
+)  # fmt: skip
+
+
+def render(data: dict[str, Any]) -> str:
+    """Return the page that shows some data.
+
+    >>> "<script>alert" in render({"title": "<script>alert(1)</script>"})
+    False
+    """
+    script, style = _script(), _part("style.css")
+    # Nothing runs, loads or is sent but the two blocks that these digests name.
+    policy = (
+        f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; "
+        "img-src data: blob:; base-uri 'none'; form-action 'none'"
+    )
+    parts = {
+        "{{policy}}": html.escape(policy, quote=False),
+        "{{title}}": html.escape(str(data.get("title", ""))),
+        "{{style}}": style,
+        "{{data}}": embed(data),
+        "{{script}}": script,
+    }
+    before, *pieces = _split(_part("page.html"), tuple(parts))
+    return before + "".join(parts[name] + text for name, text in pieces)
+
+
+def embed(data: Any) -> str:
+    """Return data as JSON that cannot end the element that holds it.
+
+    >>> embed({"name": "</script><!--"})
+    '{"name":"\\\\u003c/script\\\\u003e\\\\u003c!--"}'
+    """
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)
+    for character in "<>&":
+        text = text.replace(character, f"\\u{ord(character):04x}")
+    return text
+
+
+def write(path: str | os.PathLike[str], text: str) -> Path:
+    """Write a file as a whole or not at all."""
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    handle, unfinished = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    try:
+        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
+            file.write(text)
+        # mkstemp lets nobody else read; a report is an ordinary file.
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(unfinished, 0o666 & ~umask)
+        os.replace(unfinished, target)
+    except BaseException:
+        Path(unfinished).unlink(missing_ok=True)
+        raise
+    return target
+
+
+@cache
+def _part(name: str) -> str:
+    return (resources.files("slimilar.report") / "page" / name).read_text(encoding="utf-8")
+
+
+@cache
+def _script() -> str:
+    body = "\n".join(_part(f"{name}.js") for name in _SCRIPTS)
+    return f'"use strict";\n(() => {{\n{body}\n}})();\n'
+
+
+def _digest(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def _split(text: str, names: tuple[str, ...]) -> list[Any]:
+    """Split a template at its placeholders: the text before, then (placeholder, text after it) for each."""
+    places = sorted((text.index(name), name) for name in names)
+    ends = [*(at for at, _ in places[1:]), len(text)]
+    return [
+        text[: places[0][0]],
+        *((n, text[at + len(n) : end]) for (at, n), end in zip(places, ends, strict=True)),
+    ]

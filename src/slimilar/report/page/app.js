@@ -1,0 +1,244 @@
+// The page: one state, one update for everything that shows it.
+
+const data = JSON.parse(byId("data").textContent);
+const network = new Network(data);
+const ROUNDINGS = [...new Set([1, 2, 4, 8, 16, 32, data.state.round_to])].sort((a, b) => a - b);
+
+/** The state in which the page opened. */
+function openingState() {
+  const index = new Map(network.groups.map(({ name }, g) => [name, g]));
+  const own = new Map(Object.entries(data.state.thresholds).map(([name, t]) => [index.get(name), t]));
+  return { threshold: data.state.threshold, roundTo: data.state.round_to, own };
+}
+
+let state = openingState();
+let result = network.measure(state);
+let selected = null;
+let language = data.source === null ? "python" : "shell";
+let waiting = false;
+
+const flowView = new FlowView(network, select);
+const curveView = new CurveView(network, data.points, (threshold) => change({ threshold }));
+const layerView = new LayerView(network, { override, read: readThreshold, select, close: () => select(null) });
+const tableView = new TableView(network);
+
+// --- changing -------------------------------------------------------------------------------------------------
+
+/** Take over part of a state; everything on the screen follows before the next frame. */
+function change(part, calm = false) {
+  state = { ...state, ...part };
+  document.body.classList.toggle("calm", calm);
+  if (waiting) return;
+  waiting = true;
+  requestAnimationFrame(() => { waiting = false; update(); });
+}
+
+/** Give one layer a threshold of its own; null lets it follow again. */
+function override(g, threshold) {
+  const own = new Map(state.own);
+  if (threshold === null) own.delete(g);
+  else own.set(g, threshold);
+  change({ own });
+}
+
+function select(index) {
+  const last = selected;
+  selected = index;
+  layerView.open(selected);
+  update();
+  if (selected === null && last !== null && flowView.items[last].button) flowView.focus(flowView.items[last]);
+  else if (selected !== null && matchMedia("(max-width: 60rem)").matches) byId("layer").focus();
+}
+
+/** A number between 0 and 1 out of a text field; anything else puts the old one back. */
+function readThreshold(input, old) {
+  const number = Number(input.value.trim().replace(",", "."));
+  const good = input.value.trim() !== "" && number >= 0 && number <= 1;
+  input.setAttribute("aria-invalid", String(!good));
+  if (!good) input.value = short(old);
+  // A field shows fewer digits than there are: leaving it as it is must change nothing.
+  return good && input.value.trim() !== short(old) ? number : old;
+}
+
+function aim() {
+  const kind = byId("budget-kind").value, text = byId("budget").value;
+  const whole = network.before[kind], limit = parseBudget(text, whole);
+  if (Number.isNaN(limit)) return note(text.trim() ? `“${text}” is no budget: write a share such as 50%, or a number such as 4.4G` : "", true);
+  const { threshold, smallest } = network.meet(kind, limit, state);
+  if (threshold === undefined) {
+    return note(`The least that can be reached here is ${human(smallest)} (${percent(smallest / whole)} of the original).`, true);
+  }
+  note(`Threshold ${short(threshold)} is the smallest that meets ${human(limit)}.`);
+  return change({ threshold }, true);
+}
+
+function note(text, wrong = false) {
+  setText(byId("budget-note"), text);
+  byId("budget").setAttribute("aria-invalid", String(wrong));
+}
+
+// --- showing --------------------------------------------------------------------------------------------------
+
+function update() {
+  const start = performance.now();
+  result = network.measure(state);
+  showNumbers();
+  flowView.update(state, result, selected);
+  curveView.update(state, result);
+  layerView.update(state, result);
+  tableView.update(state, result);
+  showCommand();
+  spent = performance.now() - start;
+}
+
+let spent = 0;
+
+function showNumbers() {
+  const slider = byId("slider"), { before } = network;
+  slider.value = String(Math.round(1000 * toPosition(state.threshold)));
+  slider.style.setProperty("--at", toPosition(state.threshold));
+  slider.setAttribute("aria-valuetext", `${short(state.threshold)}, keeps ${percent(result.flops / before.flops)} of FLOPs`);
+  if (document.activeElement !== byId("threshold")) byId("threshold").value = short(state.threshold);
+  byId("round").value = String(state.roundTo);
+  setText(byId("brief"), `${saved(before.flops, result.flops)} FLOPs`);
+  sentence([
+    "Channels closer than ", short(state.threshold), " share one speaker: ", grouped(result.channels), " of ",
+    grouped(network.channels), " stay, and with them ", percent(result.flops / before.flops), " of the work.",
+  ]);
+  tiles();
+}
+
+/** Words and numbers in turn; the numbers stand out and keep their width. */
+function sentence(parts) {
+  const box = byId("sentence");
+  if (box.childNodes.length !== parts.length) {
+    box.replaceChildren(...parts.map((part, i) => (i % 2 ? el("b", {}, part) : part)));
+  }
+  parts.forEach((part, i) => setText(box.childNodes[i], part));
+}
+
+const TILES = [["FLOPs", "flops"], ["multiply-adds", "macs"], ["parameters", "params"], ["channels", "channels"]];
+
+function tiles() {
+  const box = byId("tiles"), { before } = network;
+  if (!box.children.length) {
+    box.append(...TILES.map(([word]) => el("div", {}, el("dt", {}, word), el("dd", {}, el("b"), el("span"), el("i", {}, el("i"))))));
+  }
+  TILES.forEach(([, kind], i) => {
+    const [after, change, bar] = box.children[i].lastChild.children, share = result[kind] / Math.max(1, before[kind]);
+    setText(after, kind === "channels" ? grouped(result.channels) : human(result[kind]));
+    setText(change, `${saved(before[kind], result[kind])} of ${kind === "channels" ? grouped(network.channels) : human(before[kind])}`);
+    bar.firstChild.style.transform = `scaleX(${share})`;
+  });
+  if (data.latency) showLatency(box);
+}
+
+/** A measurement holds for the network it was made on: elsewhere it is shown as past. */
+function showLatency(box) {
+  const { before, after, device } = data.latency, here = sameWidths(openingState());
+  if (box.children.length === TILES.length) box.append(el("div", {}, el("dt", {}, "latency"), el("dd", {}, el("b"), el("span"))));
+  const [number, words] = box.lastChild.lastChild.children;
+  setText(number, `${short(here ? after : before)} ms`);
+  setText(words, here ? `${saved(before, after)} of ${short(before)} ms${device ? `, ${device}` : ""}` : "before; measured at the cut alone");
+}
+
+function sameWidths(other) {
+  const steps = network.steps(other);
+  return steps.every((n, g) => n === result.steps[g]);
+}
+
+function showCommand() {
+  const text = language === "shell" ? shellCommand(network, state, data.source) : pythonCommand(network, state);
+  setText(byId("command"), text);
+  byId("as-shell").setAttribute("aria-pressed", String(language === "shell"));
+  byId("as-python").setAttribute("aria-pressed", String(language === "python"));
+}
+
+// --- starting -------------------------------------------------------------------------------------------------
+
+function say(text) { setText(byId("say"), text); }
+
+async function copyCommand() {
+  const done = await copyText(byId("command").textContent);
+  setText(byId("copy"), done ? "Copied" : "Press Ctrl+C");
+  say(done ? "Command copied" : "Copying is not allowed here");
+  setTimeout(() => setText(byId("copy"), "Copy"), 1600);
+}
+
+const fileName = (ending) => `${data.title.replace(/[^\w.-]+/g, "-").replace(/^-+|-+$/g, "") || "slimilar"}.${ending}`;
+
+function listen() {
+  const on = (id, event, action) => byId(id).addEventListener(event, action);
+  on("slider", "input", () => change({ threshold: toThreshold(byId("slider").value / 1000) }));
+  on("threshold", "change", () => change({ threshold: readThreshold(byId("threshold"), state.threshold) }, true));
+  on("budget-go", "click", aim);
+  on("budget", "keydown", (event) => { if (event.key === "Enter") aim(); });
+  on("controls", "submit", (event) => event.preventDefault());
+  on("round", "change", () => change({ roundTo: Number(byId("round").value) }, true));
+  on("reset", "click", () => { byId("budget").value = ""; note(""); change(openingState(), true); });
+  on("as-shell", "click", () => { language = "shell"; showCommand(); });
+  on("as-python", "click", () => { language = "python"; showCommand(); });
+  on("copy", "click", copyCommand);
+  on("csv", "click", () => download(fileName("csv"), new Blob([toCsv(tableRows(network, state, result))], { type: "text/csv" })));
+  on("png", "click", () => drawPoster(network, data.title, state, result, curveView).toBlob((blob) => download(fileName("png"), blob)));
+  addEventListener("keydown", (event) => { if (event.key === "Escape" && selected !== null) select(null); });
+}
+
+const THEMES = ["auto", "light", "dark"];
+const THEME_WORDS = { auto: ["◐ Auto", "as the system"], light: ["○ Light", "light"], dark: ["● Dark", "dark"] };
+
+function setTheme(theme) {
+  document.documentElement.dataset.theme = theme;
+  const [label, words] = THEME_WORDS[theme];
+  setText(byId("theme"), label);
+  byId("theme").ariaLabel = `Colours: ${words}. Press to change`;
+  forgetInks();
+  layerView.update(state, result);
+}
+
+function startThemes() {
+  setTheme("auto");
+  byId("theme").addEventListener("click", () =>
+    setTheme(THEMES[(THEMES.indexOf(document.documentElement.dataset.theme) + 1) % THEMES.length]));
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => setTheme(document.documentElement.dataset.theme));
+}
+
+/** On a wide screen a layer is open from the start: the one that loses most. */
+function openFirst() {
+  if (!network.groups.length || matchMedia("(max-width: 60rem)").matches) return;
+  const g = result.steps.indexOf(Math.max(...result.steps));
+  const row = network.rows.findIndex((candidate) => candidate.group === g);
+  if (row >= 0) select(row);
+}
+
+function start() {
+  byId("title").textContent = data.title;
+  const input = network.rows.find((row) => row.kind === "input");
+  const layers = network.rows.filter((row) => row.vector !== undefined), whole = layers.filter((row) => row.reason);
+  byId("subtitle").textContent = [
+    `${plural(layers.length, "layer")}, ${whole.length} of them have to stay whole`,
+    input ? `input ${input.shape.join(" × ")}` : "", `criterion: ${data.criterion}`,
+  ].filter(Boolean).join(" · ");
+  byId("round").replaceChildren(...ROUNDINGS.map((n) => el("option", { value: n }, n === 1 ? "any" : String(n))));
+  byId("ticks").replaceChildren(...TICKS.map((tick) => {
+    const mark = el("span", {}, String(tick));
+    mark.style.left = `${100 * toPosition(tick)}%`;
+    return mark;
+  }));
+  if (data.source === null) byId("as-shell").hidden = true;
+  showMeasured(data.measured);
+  listen();
+  startThemes();
+  update();
+  openFirst();
+}
+
+start();
+
+// For tests and the curious: the same questions that the page asks itself.
+window.slimilar = {
+  network, change, select,
+  get state() { return state; },
+  get result() { return result; },
+  get spent() { return spent; },
+};

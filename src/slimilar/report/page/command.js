@@ -1,0 +1,55 @@
+// The exact line that gives the widths on the screen, for a shell and for Python.
+
+/** Quote for a POSIX shell, only where it is needed. */
+function quoteShell(text) {
+  return /^[A-Za-z0-9_.\/:=@%+,-]+$/.test(text) ? text : `'${text.replaceAll("'", `'\\''`)}'`;
+}
+
+/** A Python string literal: JSON's escapes are Python's too. */
+function quotePython(text) {
+  return JSON.stringify(text).replace(/[\u007f-\uffff]/g,
+    (unit) => `\\u${unit.charCodeAt(0).toString(16).padStart(4, "0")}`)
+    .replace(/\\u(d[89ab][0-9a-f]{2})\\u(d[c-f][0-9a-f]{2})/g, (_, high, low) => {
+      const code = (parseInt(high, 16) - 0xd800) * 0x400 + parseInt(low, 16) - 0xdc00 + 0x10000;
+      return `\\U${code.toString(16).padStart(8, "0")}`;
+    });
+}
+
+// The shortest text that reads back as the same double, in both languages.
+const exact = (number) => String(number);
+
+function ownThresholds(network, state) {
+  return [...state.own].sort(([a], [b]) => a - b).map(([g, threshold]) => [network.groups[g].name, threshold]);
+}
+
+function shellCommand(network, state, source) {
+  const words = ["slimilar prune", source || "MODEL", "--threshold", exact(state.threshold)];
+  if (state.roundTo > 1) words.push("--round-to", String(state.roundTo));
+  for (const [name, threshold] of ownThresholds(network, state)) {
+    words.push("--layer", quoteShell(`${name}=${exact(threshold)}`));
+  }
+  return words.join(" ");
+}
+
+function pythonCommand(network, state) {
+  const words = ["model", "x", `threshold=${exact(state.threshold)}`];
+  if (state.roundTo > 1) words.push(`round_to=${state.roundTo}`);
+  const own = ownThresholds(network, state).map(([name, t]) => `${quotePython(name)}: ${exact(t)}`);
+  if (own.length) words.push(`thresholds={${own.join(", ")}}`);
+  return `slimilar.prune(${words.join(", ")})`;
+}
+
+/** Put text on the clipboard; from a file on disk some browsers only allow the old way. */
+async function copyText(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+    return true;
+  } catch {
+    const area = el("textarea", { value: text, className: "unseen", readOnly: true });
+    document.body.append(area);
+    area.select();
+    const done = document.execCommand("copy");
+    area.remove();
+    return done;
+  }
+}

@@ -1,0 +1,102 @@
+// The trade-off: what is kept at every threshold, a dot for where we are, diamonds for what was measured.
+
+const LINES = [["flops", "FLOPs"], ["params", "parameters"], ["channels", "channels"]];
+const SAMPLES = 160;
+
+class CurveView {
+  constructor(network, points, onPick) {
+    this.network = network;
+    this.points = points;
+    this.lines = LINES.map(([kind]) => svg("path", { class: `curve ${kind}` }));
+    this.dots = LINES.map(([kind]) => svg("circle", { class: `dot ${kind}`, r: kind === "flops" ? 6 : 4 }));
+    this.rule = svg("line", { class: "rule" });
+    this.frame = svg("g");
+    this.marks = svg("g", { class: "marks" });
+    this.root = svg("svg", { class: "plot", role: "img" }, this.frame, this.rule, ...this.lines, this.marks, ...this.dots);
+    byId("curve").replaceChildren(this.root);
+    byId("curve-legend").replaceChildren(...LINES.map(([kind, word]) =>
+      el("span", {}, svg("svg", { viewBox: "0 0 22 6", class: "key" }, svg("path", { d: "M1 3H21", class: `curve ${kind}` })), word)));
+    const pick = (event) => {
+      if (event.buttons) onPick(toThreshold(Math.max(0, Math.min(1, this.share(event)))));
+    };
+    this.root.addEventListener("pointerdown", (event) => { this.root.setPointerCapture(event.pointerId); pick(event); });
+    this.root.addEventListener("pointermove", pick);
+    new ResizeObserver(() => this.fit()).observe(byId("curve"));
+  }
+
+  share(event) {
+    const box = this.root.getBoundingClientRect();
+    return (event.clientX - box.left - this.left) / (this.width - this.left - this.right);
+  }
+
+  x(threshold) { return this.left + toPosition(threshold) * (this.width - this.left - this.right); }
+
+  y(share) { return this.top + (1 - share) * (this.height - this.top - this.bottom); }
+
+  fit() {
+    const width = byId("curve").clientWidth;
+    if (!width || width === this.width) return;
+    Object.assign(this, { width, height: Math.round(Math.max(190, Math.min(270, width * 0.42))), left: 40, right: 12, top: 12, bottom: 34 });
+    this.root.setAttribute("viewBox", `0 0 ${width} ${this.height}`);
+    this.drawFrame();
+    this.key = null;
+    if (this.state) this.update(this.state, this.result);
+  }
+
+  drawFrame() {
+    const text = (x, y, words, cls) => svg("text", { x, y, class: cls }, words);
+    const parts = [];
+    for (const share of [0, 0.25, 0.5, 0.75, 1]) {
+      parts.push(svg("line", { x1: this.left, x2: this.width - this.right, y1: this.y(share), y2: this.y(share), class: "grid" }));
+      parts.push(text(this.left - 6, this.y(share) + 4, `${100 * share}%`, "end"));
+    }
+    for (const tick of TICKS) {
+      if (this.width < 460 && [0.01, 0.3, 0.75].includes(tick)) continue;
+      parts.push(text(this.x(tick), this.height - 18, String(tick), "middle"));
+    }
+    parts.push(text((this.left + this.width - this.right) / 2, this.height - 2, "threshold", "middle faint"));
+    this.frame.replaceChildren(...parts);
+  }
+
+  update(state, result) {
+    Object.assign(this, { state, result });
+    if (!this.width) return;
+    const key = `${state.roundTo}|${[...state.own]}`;
+    if (key !== this.key) this.trace(state, key);
+    const x = this.x(state.threshold), shares = LINES.map(([kind]) => this.shareOf(result, kind));
+    for (const [name, value] of [["x1", x], ["x2", x], ["y1", this.top], ["y2", this.height - this.bottom]]) this.rule.setAttribute(name, value);
+    this.dots.forEach((dot, i) => { dot.setAttribute("cx", x); dot.setAttribute("cy", this.y(shares[i])); });
+    this.root.ariaLabel = `Trade-off. At threshold ${short(state.threshold)} stay ${LINES.map(([, word], i) => `${percent(shares[i])} of ${word}`).join(", ")}.`;
+  }
+
+  shareOf(result, kind) { return result[kind] / Math.max(1, this.network.before[kind]); }
+
+  /** The curves depend on rounding and on single layers, not on the threshold. */
+  trace(state, key) {
+    this.key = key;
+    this.samples = Array.from({ length: SAMPLES + 1 }, (_, i) => {
+      const threshold = (i / SAMPLES) ** 2;
+      return { threshold, result: this.network.measure({ ...state, threshold }) };
+    });
+    LINES.forEach(([kind], i) => {
+      const places = this.samples.map(({ threshold, result }) =>
+        `${this.x(threshold).toFixed(1)} ${this.y(this.shareOf(result, kind)).toFixed(1)}`);
+      this.lines[i].setAttribute("d", `M${places.join("L")}`);
+    });
+    this.mark();
+  }
+
+  /** Where the curve has a measured network's FLOPs, its accuracy. */
+  mark() {
+    this.marks.replaceChildren(...this.points.map(({ label, flops, accuracy }) => {
+      const next = this.samples.findIndex(({ result }) => result.flops <= flops);
+      const threshold = next < 0 ? 1 : this.samples[next].threshold;
+      const x = this.x(threshold), y = this.y(flops / this.network.before.flops);
+      const near = x > this.width - 90;
+      const mark = svg("g", { class: "mark" }, svg("path", { d: `M${x} ${y - 6}l6 6l-6 6l-6 -6z` }),
+        svg("text", { x: near ? x - 9 : x + 9, y: y - 5, class: near ? "end" : "" }, percent(accuracy)));
+      mark.append(svg("title", {}, `${label}: ${percent(accuracy)} at ${human(flops)} FLOPs`));
+      return mark;
+    }));
+  }
+}

@@ -1,0 +1,72 @@
+// The distance matrix of one layer, in the order of the tree, so that what merges lies in squares along the diagonal.
+
+const MOST_CELLS = 768; // wider layers are sampled: a screen has no more pixels to show
+
+class HeatView {
+  constructor() {
+    this.surface = new Surface("Distances", (width) => width - AXIS, (context, width, height) => this.draw(context, width, height));
+    this.surface.onHover((x, y, event) => this.explain(x, y, event), () => tip.hide());
+  }
+
+  get node() { return this.surface.canvas; }
+
+  show(group, speaker) {
+    const theme = ink("heat-near");
+    if (group !== this.group || theme !== this.theme) {
+      Object.assign(this, { group, theme });
+      this.paint();
+    }
+    this.speaker = speaker;
+    this.node.ariaLabel = `Distances between ${plural(group.width, "channel")}, ordered by the dendrogram; outlined squares merge`;
+    this.surface.draw();
+  }
+
+  /** Colour every pair once; only the squares on top move with the threshold. */
+  paint() {
+    const { leaves } = treeOf(this.group), n = Math.min(leaves.length, MOST_CELLS);
+    this.units = Array.from({ length: n }, (_, i) => leaves[Math.floor((i * leaves.length) / n)]);
+    this.distances = distancesOf(this.group, this.units);
+    const colors = ramp(["heat-near", "heat-close", "heat-middle", "heat-far"].map(ink));
+    this.image = el("canvas", { width: n, height: n });
+    const context = this.image.getContext("2d"), pixels = context.createImageData(n, n);
+    this.distances.forEach((distance, i) => {
+      const [r, g, b] = colors[Math.round(255 * toPosition(distance))];
+      pixels.data.set([r, g, b, 255], 4 * i);
+    });
+    context.putImageData(pixels, 0, 0);
+  }
+
+  draw(context, width) {
+    if (!this.group) return;
+    const size = width - AXIS;
+    context.imageSmoothingEnabled = this.units.length > size;
+    context.drawImage(this.image, AXIS, 0, size, size);
+    this.outline(context, size);
+  }
+
+  /** A run of leaves with one speaker is a square. */
+  outline(context, size) {
+    const { leaves } = treeOf(this.group), cell = size / leaves.length;
+    context.strokeStyle = ink("gone");
+    context.lineWidth = 1.25;
+    context.beginPath();
+    for (let start = 0, end = 1; end <= leaves.length; end++) {
+      const who = this.speaker[leaves[start]];
+      if (end < leaves.length && who >= 0 && this.speaker[leaves[end]] === who) continue;
+      const side = (end - start) * cell;
+      if (end - start > 1) context.rect(AXIS + start * cell, start * cell, side, side);
+      start = end;
+    }
+    context.stroke();
+  }
+
+  explain(x, y, event) {
+    const size = this.surface.width - AXIS, n = this.units.length;
+    const column = Math.floor(((x - AXIS) / size) * n), line = Math.floor((y / size) * n);
+    if (column < 0 || line < 0 || column >= n || line >= n) return tip.hide();
+    const i = this.units[line], j = this.units[column];
+    const together = i !== j && this.speaker[i] === this.speaker[j] && this.speaker[i] >= 0;
+    return tip.show([`channels ${i} and ${j}`, `distance ${short(this.distances[line * n + column])}`,
+      together ? `one cluster, channel ${this.speaker[i]} speaks` : ""], event.clientX, event.clientY);
+  }
+}

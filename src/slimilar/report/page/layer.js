@@ -1,0 +1,159 @@
+// One layer, close up: its own threshold, tree, distances, gamma and beta, and the widths around it.
+
+class LayerView {
+  constructor(network, actions) {
+    this.network = network;
+    this.actions = actions;
+    this.panel = byId("layer");
+    this.tree = new TreeView((threshold) => this.group && actions.override(this.group.index, threshold));
+    this.heat = new HeatView();
+    this.scatter = new ScatterView();
+    this.norm = 0;
+  }
+
+  /** Build the panel of a row; null closes it. */
+  open(index) {
+    this.index = index;
+    this.panel.hidden = index === null;
+    document.body.classList.toggle("closeup", index !== null);
+    if (index === null) return;
+    this.row = this.network.rows[index];
+    this.group = this.network.groups[this.row.group] || null;
+    this.norm = 0;
+    this.title = el("h2", { id: "layer-title" }, this.row.name);
+    this.widths = el("p", { className: "widths" });
+    const close = el("button", { type: "button", className: "quiet close", ariaLabel: "Close this layer" }, "Close");
+    close.addEventListener("click", () => this.actions.close());
+    const head = el("header", {}, el("div", {}, this.title, this.widths), close);
+    this.around = el("div", { className: "around" });
+    this.panel.replaceChildren(head, ...(this.group ? this.parts() : [this.whyNot()]), this.around);
+  }
+
+  whyNot() {
+    return el("p", { className: "why" }, el("b", {}, "Stays whole: "), this.row.reason || "it has no channels that can leave", ".");
+  }
+
+  parts() {
+    this.summary = el("p", { className: "fine" });
+    const known = this.group.norms.length > 0;
+    const figure = (caption, ...nodes) => el("figure", {}, el("figcaption", {}, caption), ...nodes);
+    const tree = figure("Which channels merge, and when. Drag the line to give this layer a threshold of its own.", this.tree.node);
+    if (!known) return [this.ownControls(), tree, this.summary];
+    tree.append(this.heat.node, this.heatKey());
+    const scatter = figure("Every channel at its shift β and scale γ. Discs stay; rings hang on the disc that speaks for them.",
+      this.normChoice(), this.scatter.node);
+    return [this.ownControls(), el("div", { className: "plots" }, tree, el("div", {}, scatter, this.summary))];
+  }
+
+  heatKey() {
+    return el("p", { className: "heat-key" }, el("span", {}, "alike"), el("i"), el("span", {}, "far apart"));
+  }
+
+  /** A channel may be normalised more than once (streams, concatenations): choose where to look. */
+  normChoice() {
+    const { norms } = this.group;
+    if (norms.length < 2) return "";
+    const select = el("select", { ariaLabel: "Batch norm" }, ...norms.map(({ module }, i) =>
+      el("option", { value: i }, this.network.modules[module])));
+    select.addEventListener("change", () => { this.norm = Number(select.value); this.refresh(); });
+    return select;
+  }
+
+  ownControls() {
+    const g = this.group.index;
+    this.follow = el("button", { type: "button" }, "Follow the threshold");
+    this.whole = el("button", { type: "button" }, "Keep whole");
+    this.slider = el("input", { type: "range", min: 0, max: 1000, step: 1, ariaLabel: "Own threshold of this layer" });
+    this.number = el("input", { type: "text", inputMode: "decimal", ariaLabel: "Own threshold as a number" });
+    this.follow.addEventListener("click", () => this.actions.override(g, null));
+    this.whole.addEventListener("click", () => this.actions.override(g, 0));
+    this.slider.addEventListener("input", () => this.actions.override(g, toThreshold(this.slider.value / 1000)));
+    this.number.addEventListener("change", () => this.actions.override(g, this.actions.read(this.number, this.now)));
+    return el("div", { className: "own-controls" },
+      el("div", { className: "tabs", role: "group", ariaLabel: "Threshold of this layer" }, this.follow, this.whole),
+      el("label", { className: "own-slider" }, el("span", {}, "own"), this.slider), this.number);
+  }
+
+  update(state, result) {
+    if (this.index === null || this.index === undefined) return;
+    Object.assign(this, { state, result });
+    const kept = result.widths[this.row.vector];
+    setText(this.widths, this.group
+      ? `${grouped(this.row.width)} → ${grouped(kept)} channels (${saved(this.row.width, kept)})`
+      : plural(this.row.width, "channel"));
+    if (this.group) this.refresh();
+    this.updateAround();
+  }
+
+  refresh() {
+    const { group, state, result } = this, g = group.index, steps = result.steps[g];
+    const own = state.own.has(g);
+    this.now = own ? state.own.get(g) : state.threshold;
+    this.follow.setAttribute("aria-pressed", String(!own));
+    this.whole.setAttribute("aria-pressed", String(own && this.now === 0));
+    this.slider.value = String(Math.round(1000 * toPosition(this.now)));
+    this.slider.classList.toggle("unset", !own);
+    this.slider.setAttribute("aria-valuetext", `${short(this.now)}${own ? "" : ", follows the threshold"}`);
+    if (document.activeElement !== this.number) this.number.value = short(this.now);
+    const speaker = speakers(group, steps), clusters = clustersOf(speaker);
+    this.tree.show(group, steps, this.now);
+    if (group.norms.length) {
+      this.heat.show(group, speaker);
+      this.scatter.show(group, group.norms[Math.min(this.norm, group.norms.length - 1)], speaker, clusters);
+    }
+    setText(this.summary, this.words(steps, clusters));
+  }
+
+  words(steps, clusters) {
+    const { group } = this, undone = Math.min(group.limit, countBelow(group.heights, this.now)) - steps;
+    const largest = clusters.filter(([, members]) => members.length > 1).slice(0, 3).map(([who, members]) =>
+      `${who} speaks for ${listed(members.filter((unit) => unit !== who))}`);
+    const rounding = undone > 0 ? ` Rounding undoes ${plural(undone, "merge")}.` : "";
+    const fixed = group.fixed.map(([reason, units]) => ` ${plural(units.length, "channel")} cannot leave: ${reason}.`).join("");
+    const who = largest.length ? ` Channel ${largest.join("; channel ")}.` : "";
+    return `${plural(steps, "merge")} made.${rounding}${fixed}${who}`;
+  }
+
+  /** Who feeds this layer, who reads it, and how wide they are now. */
+  updateAround() {
+    const { rows, rowOf, modules } = this.network;
+    const before = this.feeders(this.index);
+    const group = this.group;
+    const after = group ? [...new Set(group.readers)].map((m) => rowOf.get(modules[m])).filter((i) => i !== undefined) : this.readers();
+    const together = group ? group.writers.map((m) => rowOf.get(modules[m])).filter((i) => i !== undefined && i !== this.index) : [];
+    this.around.replaceChildren(
+      el("h3", {}, "Around it"),
+      this.list("fed by", before), this.list("leaves together with", together), this.list("read by", after));
+    return rows;
+  }
+
+  /** The layers behind a row, looking through joins. */
+  feeders(index, seen = new Set()) {
+    return this.network.rows[index].inputs.flatMap((source) => {
+      if (seen.has(source)) return [];
+      seen.add(source);
+      return this.network.rows[source].vector === undefined ? this.feeders(source, seen) : [source];
+    });
+  }
+
+  readers() {
+    return this.network.rows.flatMap((row, i) => (row.vector !== undefined && this.feeders(i).includes(this.index) ? [i] : []));
+  }
+
+  list(word, indices) {
+    if (!indices.length) return "";
+    const shown = indices.slice(0, 6).map((i) => {
+      const row = this.network.rows[i], now = this.result.widths[row.vector];
+      const button = el("button", { type: "button", className: "chip" }, el("b", {}, row.name),
+        now === row.width ? ` ${grouped(now)}` : ` ${grouped(row.width)} → ${grouped(now)}`);
+      button.addEventListener("click", () => this.actions.select(i));
+      return button;
+    });
+    const more = indices.length > 6 ? el("span", { className: "fine" }, `and ${indices.length - 6} more`) : "";
+    return el("p", {}, el("span", { className: "word" }, word), ...shown, more);
+  }
+}
+
+function listed(units) {
+  return units.length > 5 ? `${units.slice(0, 5).join(", ")} and ${units.length - 5} more` : units.join(", ");
+}
