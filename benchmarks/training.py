@@ -1,0 +1,112 @@
+"""What training costs beyond a bare PyTorch loop, and what of it is the making of batches.
+
+    python benchmarks/training.py > benchmarks/results/training.txt
+
+``train()`` runs as users run it: augmented batches, log, checkpoint folder. After every few of its steps the
+same number of bare steps (forward, loss, backward, SGD on a batch that is always the same and ready) is run on a copy
+of the network, so that both see the same machine. Printed is the median over pairs of such blocks, in CPU
+seconds of one thread, which other programs on the machine disturb less than the clock.
+"""
+
+from __future__ import annotations
+
+import copy
+import platform
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+from slimilar.data import Pictures
+from slimilar.models import build
+from slimilar.train import Hooks, Recipe, Settings, train
+from slimilar.train.batches import Epoch
+
+SEED, BATCH, BLOCK, BLOCKS = 0, 128, 2, 16
+NETWORKS = (("resnet20", 1.0), ("vgg16", 0.25), ("preresnet110", 0.25))
+
+
+class Bare:
+    """The loop of a tutorial."""
+
+    def __init__(self, model: nn.Module, pictures: Pictures) -> None:
+        self.model = copy.deepcopy(model).to(memory_format=torch.channels_last).train()
+        self.optimiser = torch.optim.SGD(self.model.parameters(), 0.1, 0.9, weight_decay=1e-4, nesterov=True)
+        self.images, self.labels = pictures.batch(torch.arange(BATCH))
+
+    def step(self) -> None:
+        self.optimiser.zero_grad()
+        F.cross_entropy(self.model(self.images), self.labels).backward()
+        self.optimiser.step()
+
+
+def measured(model: nn.Module, pictures: Pictures) -> list[tuple[float, float]]:
+    """Return the CPU seconds of blocks of steps, ours and bare in turn."""
+    bare, pairs, steps = Bare(model, pictures), [], 0
+    began = time.process_time()
+
+    def in_turn(_: nn.Module, lr: float) -> None:
+        nonlocal steps, began
+        steps += 1
+        if steps % BLOCK:
+            return
+        ours, start = time.process_time() - began, time.process_time()
+        with torch.enable_grad():
+            for _ in range(BLOCK):
+                bare.step()
+        began = time.process_time()
+        pairs.append((ours, began - start))
+
+    recipe = Recipe(epochs=1, batch_size=BATCH, lr=0.1)
+    with tempfile.TemporaryDirectory() as folder:
+        settings = Settings(seed=SEED, log_every=10)
+        train(model, pictures, recipe, folder=folder, hooks=Hooks(after_step=in_turn), settings=settings)
+    return pairs[2:]  # the first blocks warm up
+
+
+def batch_seconds(pictures: Pictures) -> float:
+    epoch = Epoch(pictures, BATCH, SEED, 0)
+    epoch[0]
+    start = time.process_time()
+    for step in range(BLOCKS):
+        epoch[step]
+    return (time.process_time() - start) / BLOCKS
+
+
+def processor() -> str:
+    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
+    return next(
+        (line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine()
+    )
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    torch.manual_seed(SEED)
+    count = BATCH * BLOCK * BLOCKS
+    images = torch.randint(0, 256, (count, 32, 32, 3), dtype=torch.uint8)
+    pictures = Pictures(images, torch.randint(0, 10, (count,)))
+    print(f"python benchmarks/training.py   seed {SEED}, batch {BATCH}, one thread")
+    print(f"torch {torch.__version__}, python {platform.python_version()}, {processor()}\n")
+    print(
+        f"{'network':<14}{'width':>6}{'bare, pictures/s':>18}{'ours, pictures/s':>18}{'ours : bare':>13}{'batches':>9}"
+    )
+    for name, width in NETWORKS:
+        pairs = measured(build(name, 10, width), pictures)
+        bare = statistics.median(bare for _, bare in pairs) / BLOCK
+        ratio = statistics.median(ours / bare for ours, bare in pairs)
+        share = batch_seconds(pictures) / (bare * ratio)
+        print(
+            f"{name:<14}{width:>6}{BATCH / bare:>18.0f}{BATCH / bare / ratio:>18.0f}{1 / ratio:>13.3f}{share:>9.1%}",
+            flush=True,
+        )
+    print("\n'ours : bare' is the throughput of train() by that of the bare loop; 'batches' the share of")
+    print("train()'s time in which batches are drawn, cropped, mirrored and normalised.")
+
+
+if __name__ == "__main__":
+    main()
