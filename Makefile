@@ -9,7 +9,7 @@ RIVALS := $(VENV)/.rivals
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-slow test-zoo check format demo bench clean
+.PHONY: help install test test-slow test-zoo check format demo bench screenshots clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -27,6 +27,7 @@ $(RIVALS): $(INSTALLED)
 	touch $@
 
 test: $(INSTALLED)  ## run the tests
+	@scripts/ensure-browser
 	$(PYTEST) $(ARGS)
 
 test-slow: $(INSTALLED)  ## run the tests that take minutes
@@ -55,6 +56,10 @@ bench: $(RIVALS)  ## run every benchmark and write benchmarks/results/
 		$(BIN)/python $$script > $$result.part && mv $$result.part $$result; \
 		cat $$result; \
 	done
+
+screenshots: $(INSTALLED)  ## draw the pictures in docs/images/
+	@scripts/ensure-browser
+	$(BIN)/python scripts/screenshots.py $(ARGS)
 
 clean:  ## remove the virtual environment and all caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
