@@ -7,6 +7,7 @@ import hashlib
 import html
 import json
 import os
+import re
 import tempfile
 from functools import cache
 from importlib import resources
@@ -33,14 +34,15 @@ def render(data: dict[str, Any]) -> str:
         "img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
     parts = {
-        "{{policy}}": html.escape(policy, quote=False),
-        "{{title}}": html.escape(str(data.get("title", ""))),
-        "{{style}}": style,
-        "{{data}}": embed(data),
-        "{{script}}": script,
+        "policy": html.escape(policy, quote=False),
+        "title": html.escape(str(data.get("title", ""))),
+        "style": style,
+        "data": embed(data),
+        "script": script,
     }
-    before, *pieces = _split(_part("page.html"), tuple(parts))
-    return before + "".join(parts[name] + text for name, text in pieces)
+    # Split once, so that nothing that is filled in is taken for a placeholder itself.
+    pieces = re.split(r"\{\{(\w+)\}\}", _part("page.html"))
+    return "".join(parts[piece] if i % 2 else piece for i, piece in enumerate(pieces))
 
 
 def embed(data: Any) -> str:
@@ -87,13 +89,3 @@ def _script() -> str:
 
 def _digest(text: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
-
-
-def _split(text: str, names: tuple[str, ...]) -> list[Any]:
-    """Split a template at its placeholders: the text before, then (placeholder, text after it) for each."""
-    places = sorted((text.index(name), name) for name in names)
-    ends = [*(at for at, _ in places[1:]), len(text)]
-    return [
-        text[: places[0][0]],
-        *((n, text[at + len(n) : end]) for (at, n), end in zip(places, ends, strict=True)),
-    ]

@@ -229,6 +229,7 @@ function start() {
   showMeasured(data.measured);
   listen();
   startThemes();
+  new ResizeObserver(() => document.documentElement.style.setProperty("--bar", `${byId("controls").offsetHeight}px`)).observe(byId("controls"));
   update();
   openFirst();
 }
@@ -241,4 +242,5 @@ window.slimilar = {
   get state() { return state; },
   get result() { return result; },
   get spent() { return spent; },
+  ready: performance.now(),
 };

@@ -36,7 +36,7 @@ class CurveView {
   fit() {
     const width = byId("curve").clientWidth;
     if (!width || width === this.width) return;
-    Object.assign(this, { width, height: Math.round(Math.max(190, Math.min(270, width * 0.42))), left: 40, right: 12, top: 12, bottom: 34 });
+    Object.assign(this, { width, height: Math.round(Math.max(190, Math.min(250, width * 0.4))), left: 40, right: 12, top: 20, bottom: 34 });
     this.root.setAttribute("viewBox", `0 0 ${width} ${this.height}`);
     this.drawFrame();
     this.key = null;

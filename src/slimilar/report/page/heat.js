@@ -34,13 +34,25 @@ class HeatView {
       pixels.data.set([r, g, b, 255], 4 * i);
     });
     context.putImageData(pixels, 0, 0);
+    this.scaled = null;
+  }
+
+  /** The picture at the size of the screen, kept: scaling it at every step would cost more than all the rest. */
+  fitted(size) {
+    const side = Math.round(size * this.surface.density);
+    if (!this.scaled || this.scaled.width !== side) {
+      this.scaled = el("canvas", { width: side, height: side });
+      const context = this.scaled.getContext("2d");
+      context.imageSmoothingEnabled = this.units.length > side;
+      context.drawImage(this.image, 0, 0, side, side);
+    }
+    return this.scaled;
   }
 
   draw(context, width) {
     if (!this.group) return;
     const size = width - AXIS;
-    context.imageSmoothingEnabled = this.units.length > size;
-    context.drawImage(this.image, AXIS, 0, size, size);
+    context.drawImage(this.fitted(size), AXIS, 0, size, size);
     this.outline(context, size);
   }
 

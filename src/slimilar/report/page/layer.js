@@ -92,6 +92,7 @@ class LayerView {
     this.follow.setAttribute("aria-pressed", String(!own));
     this.whole.setAttribute("aria-pressed", String(own && this.now === 0));
     this.slider.value = String(Math.round(1000 * toPosition(this.now)));
+    this.slider.style.setProperty("--at", toPosition(this.now));
     this.slider.classList.toggle("unset", !own);
     this.slider.setAttribute("aria-valuetext", `${short(this.now)}${own ? "" : ", follows the threshold"}`);
     if (document.activeElement !== this.number) this.number.value = short(this.now);

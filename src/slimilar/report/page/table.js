@@ -34,9 +34,19 @@ class TableView {
     const heads = COLUMNS.map((name) => el("th", { scope: "col" }, name));
     byId("table").replaceChildren(el("table", {}, el("thead", {}, el("tr", {}, ...heads)), this.body));
     this.cells = null;
+    // Far below, and a thousand cells: it waits until somebody looks.
+    new IntersectionObserver(([entry]) => { this.seen = entry.isIntersecting; this.refresh(); }, { rootMargin: "200px" })
+      .observe(byId("table"));
   }
 
   update(state, result) {
+    Object.assign(this, { state, result });
+    if (this.seen || !this.cells) this.refresh();
+  }
+
+  refresh() {
+    const { state, result } = this;
+    if (!state) return;
     const lines = tableRows(this.network, state, result);
     if (!this.cells) this.build(lines);
     lines.forEach((line, i) => line.forEach((value, j) => setText(this.cells[i][j], cellText(value, j))));
