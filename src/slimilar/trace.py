@@ -9,11 +9,9 @@ trace is run again on real tensors.
 
 from __future__ import annotations
 
-import copy
-import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -21,242 +19,33 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from slimilar import ops
+from slimilar.copies import check_model, copy_with, named_tensors, on_meta, unwrap
 from slimilar.errors import InvalidInput, TraceError
-from slimilar.labels import CONSTANT, NONE, Atoms, Labels, Ties, atoms_in
-
-Example = Any  # a tensor, a tuple of positional arguments, or a dict of keyword arguments
-Signature = tuple[str, str, int]  # operator, place in the code (alike in repeated blocks), turn at that place
-
-
-@dataclass(frozen=True, eq=False)
-class Value:
-    """One tensor of the forward pass."""
-
-    shape: tuple[int, ...]
-    labels: Labels
-    name: str | None  # the parameter or buffer that it is, if it is one
-    dynamic: bool  # depends on the model's input
-    uniform: bool  # one number everywhere, such as torch.zeros(...)
-
-
-@dataclass(frozen=True, eq=False)
-class Op:
-    """One operator of the forward pass; its inputs and outputs are indices into `Trace.values`."""
-
-    name: str
-    module: str
-    signature: Signature
-    arguments: Mapping[str, Any]  # tensors stand here as the indices of their values, wrapped in `Ref`
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class Ref:
-    """A tensor argument of an `Op`."""
-
-    value: int
-
-
-@dataclass(frozen=True, eq=False)
-class Axis:
-    """The atoms of one axis of one parameter or buffer: `first`, `first + 1`, ..."""
-
-    tensor: str
-    axis: int
-    size: int
-    first: int
-
-
-@dataclass(frozen=True, eq=False)
-class Write:
-    """An operator that creates channels: the labels of its output along `axis`."""
-
-    op: int
-    axis: int
-    atoms: Atoms
-
-
-@dataclass(frozen=True, eq=False)
-class Read:
-    """An operator that sums over channels: input value, its axis, and the weight's atoms it is multiplied with."""
-
-    op: int
-    value: int
-    axis: int
-    atoms: Atoms
-    weight: Atoms
-
-
-@dataclass(frozen=True, eq=False)
-class Norm:
-    """A batch norm: the labels of its input, and the names of weight, bias, running mean and variance."""
-
-    op: int
-    module: str
-    atoms: Atoms
-    tensors: tuple[str | None, str | None, str | None, str | None]
-    eps: float
-    selects: bool  # chooses its own part of the stream it reads
-
-
-@dataclass(frozen=True, eq=False)
-class Integer:
-    """A whole number held by a module that equals the number of channels kept among `atoms`.
-
-    With `item`, the number is that entry of a list or tuple.
-    """
-
-    module: str
-    attribute: str
-    item: int | None
-    atoms: Atoms
-
-
-@dataclass(frozen=True, eq=False)
-class Freeze:
-    """Channels that have to stay, and why."""
-
-    atoms: Atoms
-    reason: str
-    op: int
-
-
-@dataclass(frozen=True, eq=False)
-class Trace:
-    """Everything one forward pass tells about the channels of a model. Plain data."""
-
-    values: tuple[Value, ...]
-    ops: tuple[Op, ...]
-    axes: tuple[Axis, ...]
-    atom_count: int
-    ties: Atoms  # pairs of atoms that leave together, (2, n)
-    sums: Atoms  # the same, but because two streams are added
-    writes: tuple[Write, ...]
-    reads: tuple[Read, ...]
-    norms: tuple[Norm, ...]
-    integers: tuple[Integer, ...]
-    freezes: tuple[Freeze, ...]
-    outputs: tuple[int, ...]
-    parameters: Mapping[str, tuple[int, ...]]  # name -> shape, tied ones once
-    meta: bool  # shapes were enough
-
-
-@dataclass(frozen=True)
-class Choices:
-    """What the trace assumes about the user's code where one forward pass cannot tell; see `probe.py`."""
-
-    levels: Mapping[Signature, int] = field(default_factory=dict)  # how far an assumption has been given up
-    mend: frozenset[Signature] = frozenset()  # operators whose module holds a number that has to shrink with them
-    stiff: frozenset[Signature] = frozenset()  # operators that only work at the original widths
-    select: frozenset[str] = frozenset()  # batch norms that choose their own part of the stream
-
-
-class NeedsValues(Exception):
-    """Shapes alone do not tell where the channels go."""
-
-
-def unwrap(model: nn.Module) -> nn.Module:
-    """Return the user's own module inside DataParallel, DistributedDataParallel or torch.compile."""
-    while True:
-        inner = getattr(model, "_orig_mod", None)
-        if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
-            inner = model.module
-        if not isinstance(inner, nn.Module):
-            return model
-        model = inner
-
-
-def check_model(model: object) -> nn.Module:
-    """Refuse what is not a module whose code can run again with other widths."""
-    if not isinstance(model, nn.Module):
-        raise InvalidInput(f"model must be a torch.nn.Module, got {type(model).__name__}")
-    model = unwrap(model)
-    if any(isinstance(m, torch.jit.ScriptModule) for m in model.modules()):
-        raise InvalidInput(
-            "model must be ordinary Python modules, got TorchScript, which is frozen: "
-            "pass the module that was given to torch.jit.script or torch.jit.trace"
-        )
-    return model
-
-
-def named_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Return parameters and buffers by name, tied ones once."""
-    return {**dict(model.named_parameters()), **dict(model.named_buffers())}
-
-
-def copy_with(model: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
-    """Return a deep copy of a model that holds the given tensors instead of its own; nothing else is shared.
-
-    Names that are not given keep a copy of their tensor. Tied tensors stay tied.
-    """
-    memo: dict[int, Any] = {}
-    for name, old in named_tensors(model).items():
-        if name in tensors:
-            new = tensors[name]
-            if isinstance(old, nn.Parameter) and not isinstance(new, nn.Parameter):
-                new = nn.Parameter(new, requires_grad=old.requires_grad)
-            memo[id(old)] = new
-    return copy.deepcopy(model, memo)
-
-
-def on_meta(model: nn.Module, shapes: Mapping[str, tuple[int, ...]] | None = None) -> nn.Module:
-    """Return a copy in eval mode whose tensors have a shape but no memory; its hooks come along."""
-    shapes = shapes or {}
-    empty = {
-        name: torch.empty(shapes.get(name, tuple(t.shape)), dtype=t.dtype, device="meta")
-        for name, t in named_tensors(model).items()
-    }
-    return copy_with(model, empty).eval()
-
-
-def arguments(example: Example) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """Return the positional and keyword arguments that an example input stands for."""
-    if isinstance(example, Mapping):
-        return (), dict(example)
-    if isinstance(example, tuple | list):
-        return tuple(example), {}
-    if isinstance(example, Tensor):
-        return (example,), {}
-    raise InvalidInput(
-        "example input must be a tensor, a tuple of positional arguments or a dict of keyword arguments, "
-        f"got {type(example).__name__}: pass for instance torch.randn(1, 3, 224, 224)"
-    )
-
-
-def map_tensors(function: Callable[[Tensor], Any], tree: Any) -> Any:
-    """Apply a function to every tensor in nested lists, tuples and dicts."""
-    if isinstance(tree, Tensor):
-        return function(tree)
-    if isinstance(tree, tuple) and hasattr(tree, "_fields"):
-        return type(tree)(*(map_tensors(function, x) for x in tree))
-    if isinstance(tree, tuple | list):
-        return type(tree)(map_tensors(function, x) for x in tree)
-    if isinstance(tree, Mapping):
-        return {key: map_tensors(function, x) for key, x in tree.items()}
-    return tree
-
-
-def tensors_in(tree: Any) -> Iterator[Tensor]:
-    """Yield every tensor in nested lists, tuples, dicts and dataclass-like outputs."""
-    if isinstance(tree, Tensor):
-        yield tree
-    elif isinstance(tree, tuple | list | set):
-        for x in tree:
-            yield from tensors_in(x)
-    elif isinstance(tree, Mapping):
-        for x in tree.values():
-            yield from tensors_in(x)
-    elif hasattr(tree, "__dict__") and not isinstance(tree, nn.Module | type):
-        for x in vars(tree).values():
-            yield from tensors_in(x)
+from slimilar.labels import CONSTANT, NONE, Labels, Ties, atoms_in
+from slimilar.records import (
+    Axis,
+    Choices,
+    Freeze,
+    Integer,
+    NeedsValues,
+    Norm,
+    Op,
+    Read,
+    Ref,
+    Signature,
+    Trace,
+    Value,
+    Write,
+)
+from slimilar.shapes import shortcut
+from slimilar.trees import Example, arguments, map_tensors, tensors_in
 
 
 class Tracer(TorchDispatchMode):
     """Carry labels along while a copy of the model runs."""
 
     def __init__(self, model: nn.Module, choices: Choices, meta: bool) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.choices, self.meta = choices, meta
         self.model = model
         self.modules = dict(model.named_modules())
@@ -272,6 +61,7 @@ class Tracer(TorchDispatchMode):
         self.freezes: list[Freeze] = []
         self._names = {id(t): name for name, t in named_tensors(model).items()}
         self._known: dict[int, tuple[Tensor, int]] = {}  # id -> the tensor, kept alive, and its value
+        self._sharing: dict[int, list[int]] = {}  # memory -> the values that lie in it
         self._on_cpu: dict[int, tuple[Tensor, Tensor]] = {}
         self._places = {path: _place(path, self.modules) for path in self.modules}
         self._stack: list[str] = [""]
@@ -301,6 +91,14 @@ class Tracer(TorchDispatchMode):
     def bind(self, a: Tensor, b: Tensor) -> None:
         """Tie labels that do not meet, because the code is assumed to treat them alike."""
         self.tie(a, b)
+
+    def hold(self, number: Integer) -> None:
+        """Note a number that shrinks with channels; what shares it shrinks alike."""
+        for other in self.integers:
+            if (other.module, other.attribute, other.item) == (number.module, number.attribute, number.item):
+                self.bind(torch.from_numpy(other.atoms), torch.from_numpy(number.atoms))
+                return
+        self.integers.append(number)
 
     def original_groups(self, call: ops.Call) -> tuple[int, int]:
         """Return the number of groups and of input channels that a convolution has at the original widths."""
@@ -364,24 +162,39 @@ class Tracer(TorchDispatchMode):
         module = self._stack[-1]
         signature = (name, self._places[module], turn)
         before = [self.index(t) for t in tensors_in((args, kwargs))]
-        result = func(*args, **kwargs)
+        quick = shortcut(name, args, kwargs) if self.meta else None
+        result = quick(*args) if quick else func(*args, **kwargs)
         call = ops.Call(func, name, args, kwargs, result, module, signature)
         self._record(call, before, ops.apply(self, call))
         if signature in self.choices.mend:
-            self.integers.extend(Integer(*found) for found in ops.held_integers(self, call))
+            for found in ops.held_integers(self, call):
+                self.hold(Integer(*found))
         return result
 
     def _record(self, call: ops.Call, inputs: list[int], labels: list[Labels]) -> None:
         seen = [self.values[i] for i in inputs]
         dynamic = any(v.dynamic for v in seen)
         uniform = ops.is_uniform(call, seen)
-        refs = map_tensors(lambda t: Ref(self.index(t)), call.bound())
-        outs = list(tensors_in(call.result))
+        refs = map_tensors(lambda t: Ref(self.index(t)), call.bound)
+        if call.overwrites and seen:
+            self._overwrite(call, seen[0].labels, labels[0])
         outputs = tuple(
             self._store(out, Value(tuple(out.shape), self._settle(found), None, dynamic, uniform))
-            for out, found in zip(outs, labels, strict=True)
+            for out, found in zip(call.outs, labels, strict=True)
         )
         self.ops.append(Op(call.name, call.module, call.signature, refs, tuple(inputs), outputs))
+
+    def _overwrite(self, call: ops.Call, old: Labels, new: Labels) -> None:
+        """See to the tensors that share memory with one that is written to."""
+        others = self._sharing.get(_memory(call.outs[0]), [])
+        for i in others:
+            if self.values[i].uniform:
+                self.values[i] = replace(self.values[i], uniform=False)
+        changed = len(old) != len(new) or not all(
+            a is b or torch.equal(a, b) for a, b in zip(old, new, strict=True)
+        )
+        if changed and len(others) > 1:
+            self.freeze(old + new, f"operator {call.name} writes into a part of a tensor")
 
     def _settle(self, labels: Labels) -> Labels:
         """Drop factors that do not vary: a tensor that is one channel throughout cannot lose it."""
@@ -391,9 +204,12 @@ class Tracer(TorchDispatchMode):
         return tuple(f for f in labels if f.numel() > 1)
 
     def _store(self, tensor: Tensor, value: Value) -> int:
+        number = len(self.values)
         self.values.append(value)
-        self._known[id(tensor)] = (tensor, len(self.values) - 1)
-        return len(self.values) - 1
+        if id(tensor) not in self._known:
+            self._sharing.setdefault(_memory(tensor), []).append(number)
+        self._known[id(tensor)] = (tensor, number)
+        return number
 
     def _to_meta(self, tensor: Tensor) -> Tensor:
         """Move constants that the code makes on the CPU to where the trace runs; their numbers are remembered."""
@@ -445,10 +261,16 @@ class Tracer(TorchDispatchMode):
         )  # fmt: skip
 
 
+def _memory(tensor: Tensor) -> int:
+    return int(tensor.untyped_storage()._cdata)
+
+
 def _place(path: str, modules: Mapping[str, nn.Module]) -> str:
     """Return where in the code a module runs: the classes around it and its name, the same for repeated blocks."""
     parts = path.split(".") if path else []
-    around = [type(modules[".".join(parts[:i])]).__name__ for i in range(max(0, len(parts) - 2), len(parts) + 1)]
+    around = [
+        type(modules[".".join(parts[:i])]).__name__ for i in range(max(0, len(parts) - 2), len(parts) + 1)
+    ]
     return ".".join([*around, *parts[-1:]])
 
 
@@ -493,13 +315,8 @@ def _rejected(example: Example, error: Exception) -> str:
     )
 
 
-def elements(shape: tuple[int, ...]) -> int:
-    """Return the number of elements of a shape."""
-    return math.prod(shape)
-
-
 __all__ = [
     "Axis", "Choices", "Example", "Freeze", "Integer", "Norm", "Op", "Read", "Ref", "Trace", "Value",
-    "Write", "arguments", "check_model", "copy_with", "elements", "map_tensors", "named_tensors", "on_meta",
+    "Write", "arguments", "check_model", "copy_with", "map_tensors", "named_tensors", "on_meta",
     "tensors_in", "trace", "unwrap",
 ]  # fmt: skip

@@ -1,0 +1,32 @@
+"""The table: ATen operator -> how channel labels pass through it.
+
+A rule is a small function `(tracer, call) -> labels of each output`. It may *tie* channels that have to leave
+together, *bind* those that the code is assumed to treat alike, *freeze* channels that cannot leave, and note who
+writes and who reads them. What is not in the table is frozen by `apply`, with the operator's name as the reason. A
+new operator is one entry and one test.
+"""
+
+from slimilar.ops.cutting import slice_, split, split_with_sizes
+from slimilar.ops.elementwise import elementwise
+from slimilar.ops.joining import cat
+from slimilar.ops.moving import view
+from slimilar.ops.norms import batch_norm, group_norm, layer_norm
+from slimilar.ops.numbers import held_integers
+from slimilar.ops.picking import index
+from slimilar.ops.products import contraction, convolution
+from slimilar.ops.rearranging import rearrange
+from slimilar.ops.run import apply, is_uniform
+from slimilar.ops.spatial import reduction
+from slimilar.ops.table import RULES, Call
+
+# operators behind whose rule stands an assumption that can be given up step by step
+LEVELLED = {
+    name
+    for name, function in RULES.items()
+    if function in (view, slice_, split, split_with_sizes, index, cat, rearrange, convolution, group_norm)
+}
+
+__all__ = [
+    "LEVELLED", "RULES", "Call", "apply", "batch_norm", "contraction", "convolution", "elementwise", "group_norm",
+    "held_integers", "is_uniform", "layer_norm", "reduction",
+]  # fmt: skip

@@ -1,0 +1,94 @@
+"""Operators that take a tensor apart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from slimilar.labels import Labels, axes_of
+from slimilar.ops.moving import moved
+from slimilar.ops.table import Call, rule, tie_blocks, tie_modulo, touching
+
+if TYPE_CHECKING:
+    from slimilar.trace import Tracer
+
+
+def _cut(t: Tracer, call: Call, factor: Tensor, axis: int, places: Sequence[int], step: int = 1) -> None:
+    """Tie channels so that cutting an axis at the same *relative* places still cuts between the same channels.
+
+    Code that computes the places from the shape (chunk, `x[:, : c // 2]`) then works at any width. Code with fixed
+    numbers does not; probing shows it, and the channels are frozen.
+    """
+    size = factor.shape[axis]
+    if size == 1:
+        return
+    period = math.gcd(size, *places)
+    if t.level(call.signature) > 0 or (step == 1 and period == 1) or size % step:
+        t.freeze((factor,), f"operator {call.name} cuts channels at fixed positions")
+    elif step > 1:
+        tie_blocks(t, factor, axis, step)
+    else:
+        tie_modulo(t, factor, axis, period)
+
+
+@rule("slice", "narrow")
+def slice_(t: Tracer, call: Call) -> list[Labels]:
+    """Pass labels through `x[:, start:end:step]`."""
+    x, axis, step = call.x, call.dim, call["step"]
+    size = x.shape[axis]
+    start, end, _ = slice(call["start"], call["end"]).indices(size)
+    if (start, end, step) != (0, size, 1):
+        for factor in t.labels(x):
+            _cut(t, call, factor, axis, (start, max(start, end)), step)
+    return [tuple(moved(call, x, f)[0] for f in t.labels(x))]
+
+
+@rule("split", "chunk", "tensor_split")
+def split(t: Tracer, call: Call) -> list[Labels]:
+    """Pass labels through an even split."""
+    for factor in t.labels(call.x):
+        _cut(t, call, factor, call.dim, [out.shape[call.dim] for out in call.outs])
+    return _pieces(t, call)
+
+
+@rule("split_with_sizes")
+def split_with_sizes(t: Tracer, call: Call) -> list[Labels]:
+    """Pass labels through a split by a list; the list may be a module's own numbers, which can be mended."""
+    level = t.level(call.signature)
+    for factor in t.labels(call.x):
+        if factor.shape[call.dim] > 1 and level == 1:
+            tie_modulo(t, factor, call.dim, math.gcd(call.x.shape[call.dim], *call["split_sizes"]))
+        elif factor.shape[call.dim] > 1 and level > 1:
+            t.freeze((factor,), f"operator {call.name} cuts channels at fixed positions")
+    return _pieces(t, call)
+
+
+@rule("unbind")
+def unbind(t: Tracer, call: Call) -> list[Labels]:
+    """Pass labels through taking an axis apart; the axis itself keeps its length."""
+    _keep_rows(t, call, "takes channels apart")
+    return _pieces(t, call)
+
+
+@rule("select")
+def select(t: Tracer, call: Call) -> list[Labels]:
+    """Pass labels through `x[:, 3]`; where other axes carry the channels too, the rows stay."""
+    _keep_rows(t, call, "takes a fixed channel")
+    return [tuple(moved(call, call.x, f)[0] for f in t.labels(call.x))]
+
+
+def _keep_rows(t: Tracer, call: Call, otherwise: str) -> None:
+    found, _ = touching(t.labels(call.x), [call.dim], call.x.ndim)
+    for factor in found:
+        if len(axes_of(factor)) > 1:
+            t.bind(factor, factor.narrow(call.dim, 0, 1))
+        else:
+            t.freeze((factor,), f"operator {call.name} {otherwise}")
+
+
+def _pieces(t: Tracer, call: Call) -> list[Labels]:
+    found = [moved(call, call.x, f) for f in t.labels(call.x)]
+    return [tuple(factor[i] for factor in found) for i in range(len(call.outs))]

@@ -1,0 +1,50 @@
+"""Look an operator up and apply its rule."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from slimilar.labels import NONE, Labels
+from slimilar.ops.elementwise import elementwise
+from slimilar.ops.moving import move, same, view
+from slimilar.ops.table import RULES, Call
+from slimilar.records import Value
+
+if TYPE_CHECKING:
+    from slimilar.trace import Tracer
+
+
+def apply(t: Tracer, call: Call) -> list[Labels]:
+    """Return the labels of every output of a call."""
+    outs = call.outs
+    if not any(t.labels(x) for x in call.ins):
+        return [NONE] * len(outs)
+    function = RULES.get(call.name)
+    if function is None and torch.Tag.pointwise in call.func.tags:
+        function = elementwise
+    if function is None or call.signature in t.choices.stiff:
+        sizes = " works at fixed sizes" if function else ""
+        for x in call.ins:
+            t.freeze(t.labels(x), f"operator {call.name}{sizes}")
+        return [NONE] * len(outs)
+    found = function(t, call)
+    return found if len(found) == len(outs) else [found[0], *[NONE] * (len(outs) - 1)]
+
+
+_UNIFORM = {
+    "aten.zeros", "aten.ones", "aten.full", "aten.empty", "aten.zeros_like", "aten.ones_like", "aten.full_like",
+    "aten.empty_like", "aten.new_zeros", "aten.new_ones", "aten.new_full", "aten.new_empty", "aten.scalar_tensor",
+    "aten.fill", "aten.fill_", "aten.zero_",
+}  # fmt: skip
+
+
+def is_uniform(call: Call, inputs: Sequence[Value]) -> bool:
+    """Tell whether every element of the output is one number."""
+    if call.name in _UNIFORM:
+        return True
+    moves = RULES.get(call.name) in (move, view, same) or torch.Tag.pointwise in call.func.tags
+    return moves and bool(inputs) and all(v.uniform or math.prod(v.shape) == 1 for v in inputs)

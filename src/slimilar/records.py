@@ -1,0 +1,141 @@
+"""What a trace tells, as plain data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from slimilar.labels import Atoms, Labels
+
+Signature = tuple[str, str, int]  # operator, place in the code (alike in repeated blocks), turn at that place
+
+
+@dataclass(frozen=True, eq=False)
+class Value:
+    """One tensor of the forward pass."""
+
+    shape: tuple[int, ...]
+    labels: Labels
+    name: str | None  # the parameter or buffer that it is, if it is one
+    dynamic: bool  # depends on the model's input
+    uniform: bool  # one number everywhere, such as torch.zeros(...)
+
+
+@dataclass(frozen=True, eq=False)
+class Op:
+    """One operator of the forward pass; its inputs and outputs are indices into `Trace.values`."""
+
+    name: str
+    module: str
+    signature: Signature
+    arguments: Mapping[str, Any]  # tensors stand here as the indices of their values, wrapped in `Ref`
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Ref:
+    """A tensor argument of an `Op`."""
+
+    value: int
+
+
+@dataclass(frozen=True, eq=False)
+class Axis:
+    """The atoms of one axis of one parameter or buffer: `first`, `first + 1`, ..."""
+
+    tensor: str
+    axis: int
+    size: int
+    first: int
+
+
+@dataclass(frozen=True, eq=False)
+class Write:
+    """An operator that creates channels: the labels of its output along `axis`."""
+
+    op: int
+    axis: int
+    atoms: Atoms
+
+
+@dataclass(frozen=True, eq=False)
+class Read:
+    """An operator that sums over channels: input value, its axis, and the weight's atoms it is multiplied with."""
+
+    op: int
+    value: int
+    axis: int
+    atoms: Atoms
+    weight: Atoms
+
+
+@dataclass(frozen=True, eq=False)
+class Norm:
+    """A batch norm: the labels of its input, and the names of weight, bias, running mean and variance."""
+
+    op: int
+    module: str
+    atoms: Atoms
+    tensors: tuple[str | None, str | None, str | None, str | None]
+    eps: float
+    selects: bool  # chooses its own part of the stream it reads
+
+
+@dataclass(frozen=True, eq=False)
+class Integer:
+    """A whole number held by a module that equals the number of channels kept among `atoms`.
+
+    With `item`, the number is that entry of a list or tuple.
+    """
+
+    module: str
+    attribute: str
+    item: int | None
+    atoms: Atoms
+
+
+@dataclass(frozen=True, eq=False)
+class Freeze:
+    """Channels that have to stay, and why."""
+
+    atoms: Atoms
+    reason: str
+    op: int
+
+
+@dataclass(frozen=True, eq=False)
+class Trace:
+    """Everything one forward pass tells about the channels of a model."""
+
+    values: tuple[Value, ...]
+    ops: tuple[Op, ...]
+    axes: tuple[Axis, ...]
+    atom_count: int
+    ties: Atoms  # pairs of atoms that leave together, (2, n)
+    sums: Atoms  # the same, but because two streams are added
+    writes: tuple[Write, ...]
+    reads: tuple[Read, ...]
+    norms: tuple[Norm, ...]
+    integers: tuple[Integer, ...]
+    freezes: tuple[Freeze, ...]
+    outputs: tuple[int, ...]
+    parameters: Mapping[str, tuple[int, ...]]  # name -> shape, tied ones once
+    meta: bool  # shapes were enough
+
+
+@dataclass(frozen=True)
+class Choices:
+    """What the trace assumes about the user's code where one forward pass cannot tell; see `probe.py`."""
+
+    levels: Mapping[Signature, int] = field(default_factory=dict)  # how far an assumption has been given up
+    mend: frozenset[Signature] = (
+        frozenset()
+    )  # operators whose module holds a number that has to shrink with them
+    stiff: frozenset[Signature] = frozenset()  # operators that only work at the original widths
+    select: frozenset[str] = frozenset()  # batch norms that choose their own part of the stream
+
+
+class NeedsValues(Exception):
+    """Shapes alone do not tell where the channels go."""
