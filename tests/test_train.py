@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
 from _digits import digits, fingerprint, network
-from slimilar.data import Pictures
+from slimilar.data import Pictures, Samples
 from slimilar.errors import DataError, InvalidInput, TrainingError
 from slimilar.train import (
     BEST,
@@ -30,7 +30,7 @@ from slimilar.train import (
     train,
 )
 from slimilar.train.average import Average
-from slimilar.train.batches import Epoch
+from slimilar.train.batches import Epoch, Sweep, batches
 from slimilar.train.log import read_log
 
 TRAIN, TEST = digits(0, 600), digits(1200)
@@ -314,3 +314,21 @@ def test_a_finished_run_resumes_to_itself(tmp_path):
     assert fingerprint(first.model) == fingerprint(again.model)
     assert first.history == again.history
     assert json.loads(json.dumps(read_log(tmp_path)))[-1]["test_accuracy"] == again.accuracy
+
+
+# -- evaluation ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+def test_a_sweep_sees_every_picture_once(world):
+    pictures = Pictures(torch.zeros(52, 2, 2, 1, dtype=torch.uint8), torch.arange(52))
+    shares = [batch.labels for rank in range(world) for batch in batches(Sweep(pictures, 17, rank, world))]
+    assert torch.cat(shares).sort().values.tolist() == list(range(52))
+
+
+def test_worker_processes_make_the_same_batches():
+    pairs = TensorDataset(TRAIN.tensor()[:40], TRAIN.labels[:40])
+    for kind in (Sweep, lambda source, size: Epoch(source, size, seed=0, epoch=0)):
+        here, beside = (list(batches(kind(Samples(pairs, workers), 16), 1)) for workers in (0, 1))
+        assert len(here) == len(beside) == 2
+        assert all(torch.equal(a.images, b.images) for a, b in zip(here, beside, strict=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from slimilar.data.cifar import cifar
+from slimilar.data.demo import demo_pictures
 from slimilar.data.folder import PictureFiles, image_folder, unlabelled
 from slimilar.data.pictures import Normalisation, Pictures
 from slimilar.data.source import Samples, Source
@@ -14,6 +15,7 @@ __all__ = [
     "Samples",
     "Source",
     "cifar",
+    "demo_pictures",
     "image_folder",
     "unlabelled",
 ]

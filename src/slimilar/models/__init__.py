@@ -15,11 +15,23 @@ from torch import nn
 
 from slimilar.errors import InvalidInput
 from slimilar.models.checkpoints import CHECKPOINTS, Pretrained, pretrained
+from slimilar.models.demo import demo_network, demo_record
 from slimilar.models.preresnet import PreResNet
 from slimilar.models.resnet import ResNet
 from slimilar.models.vgg import VGG
 
-__all__ = ["CHECKPOINTS", "NAMES", "VGG", "PreResNet", "Pretrained", "ResNet", "build", "pretrained"]
+__all__ = [
+    "CHECKPOINTS",
+    "NAMES",
+    "VGG",
+    "PreResNet",
+    "Pretrained",
+    "ResNet",
+    "build",
+    "demo_network",
+    "demo_record",
+    "pretrained",
+]
 
 _DEPTHS = (20, 32, 44, 56, 110)
 _BUILDERS: dict[str, Callable[..., nn.Module]] = {

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from slimilar.data.pictures import Pictures
 from slimilar.data.source import Samples, Source
 from slimilar.errors import InvalidInput, TrainingError
 from slimilar.train.evaluate import Score, evaluate
@@ -83,7 +84,7 @@ def train(
     team = Team.join()
     if teacher is not None:
         teacher = placed(teacher, team.device)
-    job = Job(_source(data), recipe, tested, teacher, hooks, settings, place, progress)
+    job = Job(_near(_source(data), team), recipe, tested, teacher, hooks, settings, place, progress)
     run = Run(copy.deepcopy(model), job, team)
     _resume(run, place, resume)
     run.to_the_end()
@@ -115,6 +116,11 @@ def _source(data: Data) -> Source:
         return Samples(data)
     kind = type(data).__name__
     raise InvalidInput(f"data must be a Source or a map-style dataset, got {kind}; pass loader.dataset")
+
+
+def _near(data: Source, team: Team) -> Source:
+    """Return pictures held in memory in that of the device, where a batch costs next to nothing."""
+    return data.to(team.device) if isinstance(data, Pictures) else data
 
 
 def _resume(run: Run, folder: Path | None, wanted: bool) -> None:

@@ -77,7 +77,28 @@ def _generator(*numbers: int) -> torch.Generator:
     return torch.Generator().manual_seed(mixed_seed(*numbers))
 
 
-def batches(epoch: Epoch, start: int = 0) -> Iterator[Batch]:
+@dataclass(frozen=True)
+class Sweep(Dataset[Batch]):
+    """Item i is batch i of all pictures in order, without augmentation, cut to the share of one process."""
+
+    source: Source
+    batch_size: int
+    rank: int = 0
+    world: int = 1
+
+    def __len__(self) -> int:
+        return -(-len(self.source) // self.batch_size)
+
+    def __getitem__(self, step: int) -> Batch:
+        stop = min((step + 1) * self.batch_size, len(self.source))
+        indices = torch.arange(step * self.batch_size, stop)
+        mine = indices[self.rank :: self.world]
+        if not len(mine):  # fewer pictures than processes are left
+            return Batch(torch.empty(0), torch.empty(0), len(indices))
+        return Batch(*self.source.batch(mine), len(indices))
+
+
+def batches(epoch: Epoch | Sweep, start: int = 0) -> Iterator[Batch]:
     """Yield the batches of an epoch from ``start`` on, made ahead by worker processes where that pays."""
     steps = range(start, len(epoch))
     if not epoch.source.workers:
@@ -90,7 +111,7 @@ def batches(epoch: Epoch, start: int = 0) -> Iterator[Batch]:
 class _Reporting(Dataset[Batch | str]):
     """Hands an error over as its sentence; DataLoader would bury it under a worker's traceback."""
 
-    epoch: Epoch
+    epoch: Epoch | Sweep
 
     def __getitem__(self, step: int) -> Batch | str:
         try:

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from slimilar.data.source import Source
 from slimilar.errors import DataError
+from slimilar.train.batches import Sweep, batches
 from slimilar.train.team import Team
 
 
@@ -43,10 +44,8 @@ def evaluate(model: nn.Module, data: Source, batch_size: int = 250) -> Score:
 def _score(model: nn.Module, data: Source, batch_size: int, team: Team) -> Score:
     device = next((p.device for p in model.parameters()), team.device)
     sums = torch.zeros(3, dtype=torch.float64, device=device)
-    for start in range(0, len(data), batch_size):
-        indices = torch.arange(start, min(start + batch_size, len(data)))[team.rank :: team.world]
-        if len(indices):
-            images, labels = data.batch(indices)
+    for images, labels, _ in batches(Sweep(data, batch_size, team.rank, team.world)):
+        if len(labels):
             sums += _sums(model(images.to(device)), labels.to(device))
     right, near, loss = (value / len(data) for value in team.sum(*sums))
     return Score(right, near, loss, len(data))

@@ -22,7 +22,7 @@ class Log:
         self.file = folder / NAME
         kept = [entry for entry in read_log(folder) if (entry["epoch"], entry["step"]) <= position]
         write_whole(self.file, "".join(json.dumps(entry) + "\n" for entry in kept).encode())
-        self._board = _board(folder, tensorboard)
+        self._board = _board(folder, position[1], tensorboard)
 
     def write(self, entry: dict[str, Any]) -> None:
         try:
@@ -52,9 +52,9 @@ def read_log(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in lines if line.endswith("\n")]
 
 
-def _board(folder: Path, wanted: bool | None) -> Any:
+def _board(folder: Path, step: int, wanted: bool | None) -> Any:
     if wanted is False or importlib.util.find_spec("tensorboard") is None:
         return None
     from torch.utils.tensorboard import SummaryWriter
 
-    return SummaryWriter(str(folder / "tensorboard"))
+    return SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)

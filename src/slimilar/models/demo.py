@@ -1,0 +1,44 @@
+"""The network that ships with the package: a narrow VGG-16, trained on CIFAR-10 by ``experiments/demo_network.py``."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from safetensors.torch import load, save
+from torch import nn
+
+from slimilar.models.checkpoints import load_state
+from slimilar.models.vgg import VGG
+
+WIDTH = 0.375
+
+
+def demo_network() -> nn.Module:
+    """Return the trained network, in evaluation mode; ``slimilar.data.demo_pictures()`` fit it."""
+    content = (files("slimilar") / "demo" / "network.safetensors").read_bytes()
+    state = {
+        name: tensor.float() if tensor.is_floating_point() else tensor
+        for name, tensor in load(content).items()
+    }
+    return load_state(VGG(classes=10, width=WIDTH), state).eval()
+
+
+def demo_record() -> dict[str, Any]:
+    """Return how the demo network was made, and how good it is: command, seed, versions, accuracy."""
+    record: dict[str, Any] = json.loads(
+        (files("slimilar") / "demo" / "network.json").read_text(encoding="utf-8")
+    )
+    return record
+
+
+def write_demo_network(folder: Path, model: nn.Module) -> None:
+    """Write weights with kernels in half precision: half the size."""
+    state = {
+        name: (tensor.half() if tensor.ndim > 1 else tensor).contiguous()
+        for name, tensor in model.state_dict().items()
+        if not name.endswith("num_batches_tracked")
+    }
+    (folder / "network.safetensors").write_bytes(save(state))
