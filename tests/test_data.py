@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 
 import numpy as np
@@ -15,7 +16,16 @@ from torch.utils.data import TensorDataset
 
 from _digits import digits
 from slimilar import _torchvision
-from slimilar.data import Normalisation, Pictures, Samples, cifar, image_folder, unlabelled
+from slimilar.data import (
+    Normalisation,
+    Pictures,
+    Samples,
+    cifar,
+    dataset,
+    demo_pictures,
+    image_folder,
+    unlabelled,
+)
 from slimilar.data.pictures import crop_and_flip
 from slimilar.errors import DataError, InvalidInput
 
@@ -278,6 +288,37 @@ def test_unlabelled_takes_pictures_evenly(folder):
     assert len(unlabelled(folder, size=12)) == 9
 
 
+def test_dataset_by_name_or_place(folder, tmp_path, monkeypatch):
+    monkeypatch.setenv("SLIMILAR_DATA", str(tmp_path))
+    write_npz(tmp_path / "cifar100.npz")
+    assert len(dataset("cifar100", "test")) == len(dataset(tmp_path / "cifar100.npz", "test")) == 5
+    place = tmp_path / "sets"
+    place.mkdir()
+    with pytest.raises(DataError, match="must hold a folder named test or val or validation"):
+        dataset(place, "test")
+    for split in ("train", "val"):
+        for label in "012":
+            shutil.copytree(folder / label, place / split / label)
+    assert dataset(place, "train", size=16).size == 16
+    assert len(dataset(place, "test")) == 9
+    half = Normalisation((0.5,) * 3, (0.5,) * 3)
+    assert dataset(place, "test", normalisation=half).normalisation == half
+    shutil.rmtree(place / "val" / "1")
+    with pytest.raises(DataError, match="'1' is missing"):
+        dataset(place, "test")
+    with pytest.raises(DataError, match=r"a .npz file or a folder, got 'cifar11'"):
+        dataset("cifar11")
+
+
+def test_demo_pictures_are_cifars():
+    test, train = demo_pictures("test"), demo_pictures("train")
+    assert test.labels.bincount().tolist() == [100] * 10
+    assert len(train) == 256
+    assert torch.equal(dataset("demo", "train").images, train.images)
+    with pytest.raises(InvalidInput, match="must be 'test' or 'train'"):
+        demo_pictures("validation")
+
+
 def test_torchvision_from_many_threads_at_once():
     found = []
     threads = [
@@ -306,3 +347,9 @@ def test_real_cifar10():
     assert test.labels.bincount().tolist() == [1000] * 10
     mean = train.images.float().mean((0, 1, 2)) / 255
     torch.testing.assert_close(mean, torch.tensor(train.normalisation.mean), atol=1e-3, rtol=0)
+    assert torch.equal(demo_pictures("train").images, train.images[:256])
+    known = {
+        picture.numpy().tobytes(): int(label) for picture, label in zip(test.images, test.labels, strict=True)
+    }
+    shown = demo_pictures("test")
+    assert [known[picture.numpy().tobytes()] for picture in shown.images] == shown.labels.tolist()

@@ -60,6 +60,14 @@ def test_the_callers_model_and_random_numbers_are_untouched():
     assert torch.equal(torch.get_rng_state(), state)
 
 
+def test_frozen_weights_stay_frozen():
+    model = network()
+    model[0].requires_grad_(False)
+    result = train(model, TRAIN.first(64), replace(SHORT, ema=0.5)).model
+    assert torch.equal(result[0].weight, model[0].weight)
+    assert [p.requires_grad for p in result.parameters()] == [p.requires_grad for p in model.parameters()]
+
+
 def test_training_equals_a_plain_loop():
     """The first epoch by hand: the same batches through torch's own optimiser and loss."""
     model = network()

@@ -88,7 +88,7 @@ def train(
     run = Run(copy.deepcopy(model), job, team)
     _resume(run, place, resume)
     run.to_the_end()
-    return Result(run.result().eval().requires_grad_(True), tuple(run.history))
+    return Result(_like(run.result(), model), tuple(run.history))
 
 
 def finetune(
@@ -121,6 +121,13 @@ def _source(data: Data) -> Source:
 def _near(data: Source, team: Team) -> Source:
     """Return pictures held in memory in that of the device, where a batch costs next to nothing."""
     return data.to(team.device) if isinstance(data, Pictures) else data
+
+
+def _like(trained: nn.Module, model: nn.Module) -> nn.Module:
+    """Put the trained network into evaluation mode; what was frozen before is frozen again, and nothing else."""
+    for mine, theirs in zip(trained.parameters(), model.parameters(), strict=True):
+        mine.requires_grad_(theirs.requires_grad)
+    return trained.eval()
 
 
 def _resume(run: Run, folder: Path | None, wanted: bool) -> None:

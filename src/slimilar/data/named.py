@@ -1,0 +1,58 @@
+"""A dataset by its name or place, as a user would say it on the command line."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+from slimilar.data.cifar import CLASSES, Split, cifar
+from slimilar.data.demo import demo_pictures
+from slimilar.data.folder import PictureFiles, image_folder
+from slimilar.data.pictures import Normalisation, Pictures
+from slimilar.errors import DataError
+
+FOLDERS = {"train": ("train",), "test": ("test", "val", "validation")}
+
+
+def dataset(
+    what: str | Path,
+    split: Split = "train",
+    *,
+    size: int = 224,
+    normalisation: Normalisation | None = None,
+    download: bool = False,
+) -> Pictures | PictureFiles:
+    """Return a split of the dataset that ``what`` names.
+
+    ``"demo"``: the shipped pictures. ``"cifar10"`` or ``"cifar100"``: found by the environment variable
+    SLIMILAR_DATA. A path to ``cifar10.npz`` or ``cifar100.npz``. A folder with ``train`` and ``test`` (or ``val``)
+    inside, each with one folder of pictures for each class; ``size`` is the side of its pictures.
+
+    >>> dataset("demo", "test").class_names[0]
+    'airplane'
+    """
+    path, name = Path(what).expanduser(), str(what)
+    if name == "demo":
+        found: Pictures | PictureFiles = demo_pictures(split)
+    elif name in CLASSES:
+        found = cifar(name, split, download=download)
+    elif path.suffix == ".npz":
+        found = cifar(path.stem if path.stem in CLASSES else "cifar10", split, path)
+    elif path.is_dir():
+        found = _folder(path, split, size)
+    else:
+        raise DataError(
+            f"data must be 'demo', {', '.join(map(repr, CLASSES))}, a .npz file or a folder, got {name!r}"
+        )
+    return found if normalisation is None else replace(found, normalisation=normalisation)
+
+
+def _folder(path: Path, split: Split, size: int) -> PictureFiles:
+    inside = [path / name for name in FOLDERS[split] if (path / name).is_dir()]
+    if not inside:
+        raise DataError(
+            f"{path} must hold a folder named {' or '.join(FOLDERS[split])}, but holds none; add it"
+        )
+    training = path / "train"
+    classes = image_folder(training).class_names if split == "test" and training.is_dir() else None
+    return image_folder(inside[0], classes=classes, size=size)
