@@ -187,9 +187,13 @@ function listen() {
 const THEMES = ["auto", "light", "dark"];
 const THEME_WORDS = { auto: ["◐ Auto", "as the system"], light: ["○ Light", "light"], dark: ["● Dark", "dark"] };
 
-function setTheme(theme) {
-  document.documentElement.dataset.theme = theme;
-  const [label, words] = THEME_WORDS[theme];
+const systemIsDark = matchMedia("(prefers-color-scheme: dark)");
+let theme = "auto";
+
+function setTheme(wish) {
+  theme = wish;
+  document.documentElement.dataset.theme = wish !== "auto" ? wish : systemIsDark.matches ? "dark" : "light";
+  const [label, words] = THEME_WORDS[wish];
   setText(byId("theme"), label);
   byId("theme").ariaLabel = `Colours: ${words}. Press to change`;
   forgetInks();
@@ -198,9 +202,8 @@ function setTheme(theme) {
 
 function startThemes() {
   setTheme("auto");
-  byId("theme").addEventListener("click", () =>
-    setTheme(THEMES[(THEMES.indexOf(document.documentElement.dataset.theme) + 1) % THEMES.length]));
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => setTheme(document.documentElement.dataset.theme));
+  byId("theme").addEventListener("click", () => setTheme(THEMES[(THEMES.indexOf(theme) + 1) % THEMES.length]));
+  systemIsDark.addEventListener("change", () => setTheme(theme));
 }
 
 /** On a wide screen a layer is open from the start: the one that loses most. */
@@ -238,7 +241,7 @@ start();
 
 // For tests and the curious: the same questions that the page asks itself.
 window.slimilar = {
-  network, change, select,
+  network, change, select, parseBudget,
   get state() { return state; },
   get result() { return result; },
   get spent() { return spent; },

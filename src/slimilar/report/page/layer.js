@@ -110,9 +110,11 @@ class LayerView {
     const largest = clusters.filter(([, members]) => members.length > 1).slice(0, 3).map(([who, members]) =>
       `${who} speaks for ${listed(members.filter((unit) => unit !== who))}`);
     const rounding = undone > 0 ? ` Rounding undoes ${plural(undone, "merge")}.` : "";
+    const each = this.row.width / group.width;
+    const units = each > 1 && Number.isInteger(each) ? ` Each is ${each} channels that only leave together.` : "";
     const fixed = group.fixed.map(([reason, units]) => ` ${plural(units.length, "channel")} cannot leave: ${reason}.`).join("");
     const who = largest.length ? ` Channel ${largest.join("; channel ")}.` : "";
-    return `${plural(steps, "merge")} made.${rounding}${fixed}${who}`;
+    return `${plural(steps, "merge")} made.${units}${rounding}${fixed}${who}`;
   }
 
   /** Who feeds this layer, who reads it, and how wide they are now. */
