@@ -129,6 +129,15 @@ def test_too_little_to_train_on():
         evaluate(network(), TRAIN.first(0))
 
 
+def test_labels_without_a_score():
+    with pytest.raises(DataError, match="labels must be 0 to 9 for 10 scores, got -1 to -1"):
+        train(network(), replace(TRAIN, labels=torch.full_like(TRAIN.labels, -1)), SHORT)
+    with pytest.raises(DataError, match="got 5 to 14"):
+        train(network(), replace(TRAIN, labels=TRAIN.labels + 5), SHORT)
+    with pytest.raises(InvalidInput, match=r"scores \(pictures, classes\), got shape \(32, 16, 2, 2\)"):
+        train(network()[:8], TRAIN, SHORT)
+
+
 # -- what is minimised -----------------------------------------------------------------------------------------
 
 
@@ -259,6 +268,15 @@ def test_log_progress_and_files(tmp_path):
     network_again.load_state_dict(load_file(tmp_path / BEST))
     assert evaluate(network_again, TEST).accuracy == best.test_accuracy
     assert sorted(path.name for path in tmp_path.iterdir()) == [BEST, LAST, "log.jsonl", "tensorboard"]
+
+
+def test_tied_weights_are_saved_and_resumed(tmp_path):
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64), nn.Linear(64, 10))
+    model[3].weight = model[1].weight
+    first = train(model, TRAIN, SHORT, test=TEST, folder=tmp_path, settings=QUIET)
+    again = train(model, TRAIN, SHORT, test=TEST, folder=tmp_path, settings=QUIET, resume=True)
+    assert again.model[3].weight is again.model[1].weight
+    assert fingerprint(first.model) == fingerprint(again.model)
 
 
 def test_tensorboard_holds_the_same_numbers(tmp_path):

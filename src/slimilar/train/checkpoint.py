@@ -49,7 +49,7 @@ def _sync_folder(folder: Path) -> None:
 
 def save_checkpoint(path: Path, tensors: dict[str, Tensor], info: dict[str, Any]) -> None:
     """Write tensors and a JSON-able ``info`` into one safetensors file."""
-    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    plain = _apart({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
     broken = [
         name for name, tensor in plain.items() if tensor.is_floating_point() and not tensor.isfinite().all()
     ]
@@ -59,6 +59,17 @@ def save_checkpoint(path: Path, tensors: dict[str, Tensor], info: dict[str, Any]
             "so lower the learning rate and start from there"
         )
     write_whole(path, to_bytes(plain, {"info": json.dumps(info)}))
+
+
+def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Copy tensors that share memory with another, as tied weights do; safetensors wants each on its own."""
+    seen: set[int] = set()
+    apart = {}
+    for name, tensor in tensors.items():
+        place = tensor.untyped_storage().data_ptr()
+        apart[name] = tensor.clone() if place in seen else tensor
+        seen.add(place)
+    return apart
 
 
 def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -43,7 +43,7 @@ def evaluate(model: nn.Module, data: Source, batch_size: int = 250) -> Score:
 @torch.inference_mode()
 def _score(model: nn.Module, data: Source, batch_size: int, team: Team) -> Score:
     device = next((p.device for p in model.parameters()), team.device)
-    sums = torch.zeros(3, dtype=torch.float64, device=device)
+    sums = torch.zeros(3, dtype=team.wide, device=device)
     for images, labels, _ in batches(Sweep(data, batch_size, team.rank, team.world)):
         if len(labels):
             sums += _sums(model(images.to(device)), labels.to(device))
@@ -54,4 +54,4 @@ def _score(model: nn.Module, data: Source, batch_size: int, team: Team) -> Score
 def _sums(scores: Tensor, labels: Tensor) -> Tensor:
     best = scores.topk(min(5, scores.shape[1])).indices == labels[:, None]
     loss = F.cross_entropy(scores, labels, reduction="sum")
-    return torch.stack([best[:, 0].sum().double(), best.sum().double(), loss.double()])
+    return torch.stack([best[:, 0].sum().to(loss), best.sum().to(loss), loss])

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-import time
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from slimilar.errors import TrainingError
+from slimilar.errors import DataError, InvalidInput, TrainingError
 from slimilar.train.average import Average
 from slimilar.train.batches import Batch, Epoch, batches, mixed_seed
 from slimilar.train.checkpoint import (
@@ -25,6 +23,7 @@ from slimilar.train.checkpoint import (
 from slimilar.train.evaluate import evaluate
 from slimilar.train.job import Job, check_terms, terms
 from slimilar.train.log import Log
+from slimilar.train.meter import Meter
 from slimilar.train.objective import objective
 from slimilar.train.settings import EpochRecord, Progress
 from slimilar.train.team import Team, placed, shared_batch_norm
@@ -50,7 +49,7 @@ class Run:
         self.dtype = job.settings.autocast_dtype(team.device)
         self.scaler = torch.amp.GradScaler(team.device.type, enabled=self.dtype is torch.float16)
         self.epoch, self.step = 0, 0
-        self.sums = torch.zeros(3, dtype=torch.float64, device=team.device)  # loss, right answers, pictures
+        self.meter = Meter(team)
         self.history: list[EpochRecord] = []
         self.log: Log | None = None
 
@@ -87,15 +86,14 @@ class Run:
     def _one_epoch(self) -> None:
         epoch, settings = self._batches(), self.job.settings
         self.wrapped.train()
-        clock = _Clock()
+        self.meter.start_clock()
         for batch in batches(epoch, self.step):
             lr = self._one_step(batch, len(epoch))
-            clock.add(batch.total)
             if self.step % settings.log_every == 0 and self.step < len(epoch):
-                self._tell(len(epoch), lr, clock)
+                self._tell(len(epoch), lr)
             if settings.save_every and self.step % settings.save_every == 0 and self.step < len(epoch):
                 self._save()
-        self._end_epoch(len(epoch), lr, clock)
+        self._end_epoch(len(epoch), lr)
 
     def _one_step(self, batch: Batch, steps: int) -> float:
         # Seeded anew at each step, so that dropout needs no saved state.
@@ -122,18 +120,30 @@ class Run:
         with torch.autocast(device.type, self.dtype, enabled=self.dtype is not None):
             scores = self.wrapped(images)
             taught = self._teach(images)
+        if self.step == 0:
+            self._check(scores)
         smoothing, distillation = self.recipe.label_smoothing, self.job.settings.distillation
         loss = objective(scores.float(), labels, smoothing, taught, distillation)
-        self._count(loss.detach(), (scores.detach().argmax(1) == labels).sum(), len(labels))
+        self.meter.add(loss.detach(), scores, labels, batch.total)
         # Averaging over processes, as the wrapper does, then gives the mean over the whole batch.
         loss = loss * (len(labels) * self.team.world / batch.total)
         if self.job.hooks.regulariser is not None:
             loss = loss + self.job.hooks.regulariser(self.model)
         return loss
 
-    def _count(self, loss: Tensor, right: Tensor, pictures: int) -> None:
-        # Kept on the device: reading a number here would make it wait at every step.
-        self.sums += torch.stack([loss * pictures, right.to(loss), torch.full_like(loss, pictures)])
+    def _check(self, scores: Tensor) -> None:
+        """See to it that there is a score for every label; a device would only report an assertion."""
+        if scores.ndim != 2:
+            shape = tuple(scores.shape)
+            raise InvalidInput(
+                f"the network must return scores (pictures, classes), got shape {shape}; wrap it"
+            )
+        labels, classes = getattr(self.job.data, "labels", None), scores.shape[1]
+        if labels is not None and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
+            got = f"{int(labels.min())} to {int(labels.max())}"
+            raise DataError(
+                f"labels must be 0 to {classes - 1} for {classes} scores, got {got}; is it the right data?"
+            )
 
     @torch.no_grad()
     def _teach(self, images: Tensor) -> Tensor | None:
@@ -144,22 +154,12 @@ class Run:
 
     # -- what is told and kept -----------------------------------------------------------------------------
 
-    def _totals(self) -> list[float]:
-        totals = self.team.sum(*self.sums)
-        if not math.isfinite(totals[0]):
-            at = f"epoch {self.epoch + 1}, by step {self.step}"
-            raise TrainingError(
-                f"the loss must be finite, but it became {totals[0]} in {at}; the last checkpoint is intact, "
-                "so lower the learning rate or look at the data"
-            )
-        return totals
+    @property
+    def _where(self) -> str:
+        return f"epoch {self.epoch + 1}, by step {self.step}"
 
-    def _means(self) -> tuple[float, float]:
-        loss, right, pictures = self._totals()
-        return loss / pictures, right / pictures
-
-    def _tell(self, steps: int, lr: float, clock: _Clock, **extra: float | None) -> None:
-        loss, accuracy = self._means()
+    def _tell(self, steps: int, lr: float, **extra: float | None) -> None:
+        loss, accuracy = self.meter.means(self._where)
         if not self.team.first:
             return
         if self.log is not None:
@@ -168,24 +168,24 @@ class Run:
             self.log.write({**at, "loss": loss, "accuracy": accuracy, "lr": lr, **told})
         if self.job.progress is not None:
             event = Progress(
-                self.epoch + 1, self.recipe.epochs, self.step, steps, loss, accuracy, lr, clock.rate(),
+                self.epoch + 1, self.recipe.epochs, self.step, steps, loss, accuracy, lr, self.meter.rate(),
                 extra.get("test_accuracy"),
             )  # fmt: skip
             self.job.progress(event)
 
-    def _end_epoch(self, steps: int, lr: float, clock: _Clock) -> None:
+    def _end_epoch(self, steps: int, lr: float) -> None:
         if self.job.hooks.on_epoch_end is not None:
             with torch.no_grad():
                 self.job.hooks.on_epoch_end(self.model, self.epoch + 1)
-        loss, accuracy = self._means()
+        loss, accuracy = self.meter.means(self._where)
         score = None if self.job.test is None else evaluate(self.result(), self.job.test)
         test = (score.accuracy, score.loss) if score else (None, None)
         record = EpochRecord(self.epoch + 1, loss, accuracy, lr, *test)
-        self._tell(steps, lr, clock, test_accuracy=test[0], test_loss=test[1])
+        self._tell(steps, lr, test_accuracy=test[0], test_loss=test[1])
         best = max((r.test_accuracy for r in self.history if r.test_accuracy is not None), default=-1.0)
         self.history.append(record)
         self.epoch, self.step = self.epoch + 1, 0
-        self.sums.zero_()
+        self.meter.sums.zero_()
         if record.test_accuracy is not None and record.test_accuracy > best:
             self._save_best(record)
         self._save()
@@ -200,7 +200,9 @@ class Run:
             save_checkpoint(self.job.folder / BEST, state, dataclasses.asdict(record))
 
     def _save(self) -> None:
-        totals = self._totals()  # of all processes; and a loss that is not finite must not reach the disk
+        totals = self.meter.totals(
+            self._where
+        )  # of all processes; and a loss that is not finite must not reach the disk
         if self.team.first and self.job.folder is not None:
             save_checkpoint(self.job.folder / LAST, self._tensors(totals), self._info())
 
@@ -237,18 +239,4 @@ class Run:
         self.scaler.load_state_dict(info["scaler"])
         self.epoch, self.step = info["epoch"], info["step"]
         self.history = [EpochRecord(**record) for record in info["history"]]
-        # The sums of all processes; the first carries them, so that they are counted once.
-        self.sums = tensors["sums"].to(self.team.device) * float(self.team.first)
-
-
-class _Clock:
-    """Pictures a second since it was made."""
-
-    def __init__(self) -> None:
-        self.start, self.pictures = time.perf_counter(), 0
-
-    def add(self, pictures: int) -> None:
-        self.pictures += pictures
-
-    def rate(self) -> float:
-        return self.pictures / max(time.perf_counter() - self.start, 1e-9)
+        self.meter.load(tensors["sums"])

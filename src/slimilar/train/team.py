@@ -11,7 +11,6 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, distributed, nn
-from torch.nn import functional as F
 
 from slimilar.errors import TrainingError
 
@@ -43,9 +42,14 @@ class Team:
     def first(self) -> bool:
         return self.rank == 0
 
+    @property
+    def wide(self) -> torch.dtype:
+        """The type to sum up in; Apple's GPUs have no float64."""
+        return torch.float32 if self.device.type == "mps" else torch.float64
+
     def sum(self, *values: Tensor) -> list[float]:
         """Return the sums over all processes."""
-        stacked = torch.stack([value.to(self.device, torch.float64) for value in values])
+        stacked = torch.stack([value.to(self.device, self.wide) for value in values])
         if self.world > 1:
             distributed.all_reduce(stacked)
         return [float(value) for value in stacked]
@@ -92,9 +96,9 @@ def shared_batch_norm(model: nn.Module, team: Team, wanted: bool = True) -> Iter
 
 def _shared_forward(norm: Any, x: Tensor) -> Tensor:
     if not norm.training:
-        return F.batch_norm(
-            x, norm.running_mean, norm.running_var, norm.weight, norm.bias, False, 0.0, norm.eps
-        )
+        alone: Tensor = type(norm).forward(norm, x)
+        return alone
+    given, x = x.dtype, x.float()  # mixed precision must not reach the sums
     axes = [axis for axis in range(x.ndim) if axis != 1]
     shape = [1, -1] + [1] * (x.ndim - 2)
     count = _summed(torch.tensor(float(x.numel() // x.shape[1]), device=x.device))
@@ -105,7 +109,7 @@ def _shared_forward(norm: Any, x: Tensor) -> Tensor:
     y: Tensor = centred * (variance + norm.eps).rsqrt().view(shape)
     if norm.weight is not None:
         y = y * norm.weight.view(shape) + norm.bias.view(shape)
-    return y
+    return y.to(given)
 
 
 class _Sum(torch.autograd.Function):
