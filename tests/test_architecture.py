@@ -31,6 +31,7 @@ LAYERS = [
         "copies",
         "shapes",
         "sources",
+        "weights",
     },
     {"records"},
     {"ops"},
@@ -41,7 +42,7 @@ LAYERS = [
     {"plan"},
     {"criteria", "substitute"},
     {"prune", "train"},
-    {"store", "export", "latency"},
+    {"store", "export", "engines", "latency"},
     {"slimilar"},  # the package's own __init__
     {"report"},
     {"cli", "__main__"},

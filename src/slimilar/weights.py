@@ -1,0 +1,118 @@
+"""Weights out of a file: safetensors or what `torch.save` wrote; wrappers and prefixes are taken off.
+
+Pickles are read with `weights_only=True`, which runs none of the code that a file may hold.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from slimilar.errors import DataError, InvalidInput
+
+_WRAPPERS = (
+    "state_dict",
+    "model_state_dict",
+    "model",
+    "net",
+    "network",
+    "module",
+    "params",
+    "weights",
+    "ema",
+)
+
+
+def fill_(model: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
+    """Put the weights of a file into a model, in place, and return it."""
+    state = matched(read(path), model)
+    held = model.state_dict()
+    for name, tensor in state.items():
+        if tensor.shape != held[name].shape:
+            raise InvalidInput(
+                f"{path} must fit the model, but {name} is {tuple(tensor.shape)} in the file and "
+                f"{tuple(held[name].shape)} in the model; does it have other options (classes=..., num_classes=...)?"
+            )
+    model.load_state_dict(state, strict=False)
+    return model
+
+
+def read(path: str | os.PathLike[str]) -> dict[str, Tensor]:
+    """Return the tensors of a file by name, out of whatever wraps them."""
+    file = Path(path).expanduser()
+    if not file.is_file():
+        raise DataError(f"{file} must be a file of weights, but there is none; check the path")
+    if file.suffix == ".safetensors":
+        try:
+            return load_file(file)
+        except (OSError, SafetensorError) as error:
+            raise DataError(f"{file} must be a whole safetensors file, but: {error}") from error
+    try:
+        found = torch.load(file, map_location="cpu", weights_only=True)
+    except (
+        pickle.UnpicklingError,
+        RuntimeError,
+        OSError,
+        EOFError,
+        ValueError,
+        KeyError,
+        AttributeError,
+    ) as error:
+        raise DataError(
+            f"{file} must hold weights and nothing else, but cannot be read without running code of it or is broken; "
+            "save model.state_dict() anew, as safetensors or by torch.save"
+        ) from error
+    return _unwrapped(found, file)
+
+
+def _unwrapped(found: Any, file: Path) -> dict[str, Tensor]:
+    """Return the state dict inside wrappers such as {"epoch": 3, "state_dict": {...}}."""
+    while isinstance(found, Mapping):
+        tensors = {str(name): t for name, t in found.items() if isinstance(t, Tensor)}
+        inner = next((found[n] for n in _WRAPPERS if isinstance(found.get(n), Mapping)), None)
+        if inner is None:
+            if tensors:
+                return tensors
+            break
+        found = inner
+    raise DataError(f"{file} must hold a state dict (names and tensors), but holds none")
+
+
+def matched(state: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
+    """Return a state under the names of a model: a prefix such as `module.` goes, and all must be there.
+
+    >>> list(matched({"module.weight": torch.zeros(2, 2)}, nn.Linear(2, 2, bias=False)))
+    ['weight']
+    """
+    wanted = model.state_dict().keys()
+    prefix = _prefix(state, wanted)
+    given = {name.removeprefix(prefix): t for name, t in state.items() if name.startswith(prefix)}
+    # Step counters of batch norms are left out by many files and matter to nobody.
+    missing = sorted(n for n in wanted - given.keys() if not n.endswith("num_batches_tracked"))
+    unknown = sorted(given.keys() - wanted)
+    if missing or unknown:
+        what = f"{missing[0]} is missing" if missing else f"{unknown[0]} is not part of the model"
+        more = f"{len(missing)} missing, {len(unknown)} unknown"
+        raise InvalidInput(f"weights must fit the model, but {what} ({more}); was it another architecture?")
+    return given
+
+
+def _prefix(state: Mapping[str, Tensor], wanted: Any) -> str:
+    """Return what stands before the names of the model in most names of a file."""
+    found: Counter[str] = Counter()
+    for name in state:
+        parts = name.split(".")
+        for i in range(len(parts)):
+            if ".".join(parts[i:]) in wanted:
+                found["".join(f"{part}." for part in parts[:i])] += 1
+                break
+    return found.most_common(1)[0][0] if found else ""
