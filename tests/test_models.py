@@ -125,7 +125,7 @@ def test_wrong_arguments(make):
 
 
 def test_a_name_nearly_right():
-    with pytest.raises(InvalidInput, match="did you mean 'vgg16'"):
+    with pytest.raises(InvalidInput, match="got 'vgg61': did you mean vgg16"):
         build("vgg61")
 
 

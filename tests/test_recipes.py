@@ -66,5 +66,7 @@ def test_wrong_recipes(wrong):
 
 
 def test_a_recipe_nobody_wrote():
-    with pytest.raises(InvalidInput, match="did you mean 'paper-vgg'"):
+    with pytest.raises(
+        InvalidInput, match=r"recipe must be one of .* got 'paper-vgg16': did you mean paper-vgg"
+    ):
         recipe("paper-vgg16")

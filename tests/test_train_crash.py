@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import resource
+import signal
 import subprocess
 import sys
 from dataclasses import replace
@@ -173,3 +174,23 @@ def test_a_corrupt_picture_in_the_middle_of_training(tmp_path, workers):
     with pytest.raises(DataError, match=rf"^\S*{victim.name} must be a whole picture[^\n]*remove it$"):
         train(model, data, recipe, folder=run, settings=QUIET, hooks=Hooks(on_epoch_end=corrupt))
     assert load_checkpoint(run / LAST)[1]["epoch"] == 1
+
+
+@pytest.mark.slow
+def test_mixed_precision_where_the_processor_has_it(tmp_path):
+    """In a process of its own: some processors announce what they then stop at with an illegal instruction."""
+    program = (
+        "from _digits import digits, network; from slimilar.train import *\n"
+        "recipe = Recipe(epochs=4, batch_size=32, lr=0.1, schedule='one-cycle', warmup=0.2)\n"
+        "settings = Settings(precision='float16', tensorboard=False)\n"
+        f"result = train(network(), digits(0, 600), recipe, test=digits(1200), folder={str(tmp_path)!r}, settings=settings)\n"
+        "assert result.accuracy > 0.8, result.accuracy\n"
+        "assert all(p.dtype.itemsize == 4 for p in result.model.parameters())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program], cwd=HERE, capture_output=True, text=True
+    )
+    if done.returncode == -signal.SIGILL:
+        pytest.skip("this processor cannot do what it announces")
+    assert done.returncode == 0, done.stderr
+    assert load_checkpoint(tmp_path / LAST)[1]["scaler"]["scale"] > 0

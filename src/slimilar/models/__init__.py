@@ -7,18 +7,17 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable
 from functools import partial
 
 from torch import nn
 
-from slimilar.errors import InvalidInput
 from slimilar.models.checkpoints import CHECKPOINTS, Pretrained, pretrained
 from slimilar.models.demo import demo_network, demo_record
 from slimilar.models.preresnet import PreResNet
 from slimilar.models.resnet import ResNet
 from slimilar.models.vgg import VGG
+from slimilar.names import choose
 
 __all__ = [
     "CHECKPOINTS",
@@ -46,10 +45,4 @@ NAMES = tuple(_BUILDERS)
 
 def build(name: str, classes: int = 10, width: float = 1.0) -> nn.Module:
     """Return a network with fresh weights; ``NAMES`` lists the names, ``width`` scales its channel counts."""
-    try:
-        builder = _BUILDERS[name]
-    except KeyError:
-        near = difflib.get_close_matches(name, NAMES, n=1)
-        hint = f"did you mean {near[0]!r}?" if near else "for others build torchvision's or timm's yourself"
-        raise InvalidInput(f"name must be one of {', '.join(NAMES)}, got {name!r}; {hint}") from None
-    return builder(classes=classes, width=width)
+    return _BUILDERS[choose(name, NAMES, "network")](classes=classes, width=width)

@@ -24,6 +24,7 @@ from slimilar.data.pictures import RAW, Normalisation
 from slimilar.errors import DataError, InvalidInput
 from slimilar.models.resnet import ResNet
 from slimilar.models.vgg import STAGES, VGG
+from slimilar.names import choose
 
 State = dict[str, Tensor]
 
@@ -50,8 +51,7 @@ class Pretrained:
 
 def pretrained(name: str, folder: str | Path | None = None) -> Pretrained:
     """Return the network of a published checkpoint; ``CHECKPOINTS`` lists the names."""
-    if name not in CHECKPOINTS:
-        raise InvalidInput(f"name must be one of {', '.join(CHECKPOINTS)}, got {name!r}")
+    name = choose(name, list(CHECKPOINTS), "checkpoint")
     place = folder if folder is not None else os.environ.get("SLIMILAR_DATA")
     if not place:
         raise DataError(f"the place of {name} is not known; pass folder= or set SLIMILAR_DATA to the folder")

@@ -18,6 +18,7 @@ from slimilar.errors import TrainingError
 
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file; after a crash at any moment either the old or the new content is there, whole."""
+    # Always the same name: the next write takes over what a killed one left, and no leftovers pile up.
     unfinished = path.with_name(f".{path.name}.unfinished")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

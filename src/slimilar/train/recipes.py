@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import math
 from bisect import bisect_right
 from dataclasses import dataclass
@@ -10,6 +9,7 @@ from types import MappingProxyType
 from typing import Literal, get_args
 
 from slimilar.errors import InvalidInput
+from slimilar.names import choose
 
 Schedule = Literal["steps", "one-cycle"]
 
@@ -92,9 +92,4 @@ RECIPES = MappingProxyType(
 
 def recipe(name: str) -> Recipe:
     """Return the recipe of that name; ``dataclasses.replace`` makes a variation of it."""
-    try:
-        return RECIPES[name]
-    except KeyError:
-        near = difflib.get_close_matches(name, RECIPES, n=1)
-        hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise InvalidInput(f"recipe must be one of {', '.join(RECIPES)}, got {name!r}{hint}") from None
+    return RECIPES[choose(name, list(RECIPES), "recipe")]
