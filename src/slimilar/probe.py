@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from slimilar import ops
 from slimilar.groups import Grouping, Residual, find_groups, summed_classes
 from slimilar.labels import Atoms, Labels, classes
+from slimilar.records import Freeze
 from slimilar.rewrite import Kept, atoms_kept, operate, operate_on_meta, surgery
 from slimilar.select import can_select
 from slimilar.trace import Choices, Example, Op, Trace, Tracer, Value, trace
@@ -78,13 +79,18 @@ class Follower(Tracer):
     def freeze(self, labels: Labels, reason: str) -> None:
         """What stays is settled already."""
 
+    def frozen_so_far(self) -> list[Freeze]:
+        return [f for f in self.original.freezes if f.op <= len(self.ops)]
+
     def _label_axes(self, name: str, shape: tuple[int, ...]) -> Labels:
         found = []
         for axis, size in enumerate(shape):
             atoms = self.home.get((name, axis), np.empty(0, np.int64))
             atoms = atoms[self.stays[atoms]]
             if len(atoms) == size and size > 1:
-                found.append(torch.from_numpy(atoms).reshape([-1 if a == axis else 1 for a in range(len(shape))]))
+                found.append(
+                    torch.from_numpy(atoms).reshape([-1 if a == axis else 1 for a in range(len(shape))])
+                )
         return tuple(found)
 
     def __torch_dispatch__(
@@ -101,6 +107,8 @@ class Follower(Tracer):
         expected = self.original.ops[index] if index < len(self.original.ops) else None
         if expected is None or expected.name != call.name:
             raise Mismatch(index, "other operators run")
+        if torch.Tag.pointwise in call.func.tags and _numbers(call.bound) != _numbers(expected.arguments):
+            raise Mismatch(index, "a number in the code follows the width")
         super()._record(call, inputs, labels)
         for mine, theirs in zip(self.ops[-1].outputs, expected.outputs, strict=True):
             if not self._agree(self.values[mine].labels, self.original.values[theirs].labels):
@@ -109,16 +117,25 @@ class Follower(Tracer):
     def _agree(self, mine: Labels, theirs: Labels) -> bool:
         wanted = [w for f in theirs if (w := self._shrunk(f)) is None or w.numel() > 1]
         return len(mine) == len(wanted) and all(
-            w is not None and m.shape == w.shape and bool((m == w).all()) for m, w in zip(mine, wanted, strict=True)
+            w is not None and m.shape == w.shape and bool((m == w).all())
+            for m, w in zip(mine, wanted, strict=True)
         )
 
     def _shrunk(self, factor: Tensor) -> Tensor | None:
         """Return a factor of the original without what was removed; None if that is not a block any more."""
         flat = factor.numpy()
         keep = np.where(flat >= 0, self.stays[flat], True)
-        along = [np.flatnonzero(keep.any(axis=tuple(a for a in range(flat.ndim) if a != axis))) for axis in range(flat.ndim)]
+        along = [
+            np.flatnonzero(keep.any(axis=tuple(a for a in range(flat.ndim) if a != axis)))
+            for axis in range(flat.ndim)
+        ]
         block = np.ix_(*along)
         return torch.from_numpy(flat[block]) if keep[block].all() else None
+
+
+def _numbers(arguments: Mapping[str, Any]) -> list[float]:
+    """Return the numbers among an operator's arguments."""
+    return [a for a in arguments.values() if isinstance(a, int | float) and not isinstance(a, bool)]
 
 
 def follow(model: nn.Module, example: Example, structure: Structure, kept: Kept) -> None:
@@ -144,15 +161,23 @@ def analyse(
         choices = _choose_selections(model, example, structure)
         structure = _structure(model, example, residual, choices)
     for _ in range(_PATIENCE):
-        if not structure.grouping.groups:
+        fault = _fault(model, example, structure)
+        if fault is None:
             break
-        try:
-            follow(model, example, structure, _third(structure.grouping))
-            break
-        except Mismatch as fault:
-            choices = _give_way(structure, fault)
+        choices = _give_way(structure, fault) or _give_up(model, example, structure)
         structure = _structure(model, example, residual, choices)
     return structure
+
+
+def _fault(model: nn.Module, example: Example, structure: Structure) -> Mismatch | None:
+    """Return where a smaller copy goes another way, if it does."""
+    if not structure.grouping.groups:
+        return None
+    try:
+        follow(model, example, structure, _third(structure.grouping))
+    except Mismatch as fault:
+        return fault
+    return None
 
 
 def _structure(model: nn.Module, example: Example, residual: Residual, choices: Choices) -> Structure:
@@ -172,10 +197,12 @@ def _third(grouping: Grouping) -> Kept:
     return kept
 
 
-def _give_way(structure: Structure, fault: Mismatch) -> Choices:
-    """Give up the assumption behind the operator at fault for the next weaker one."""
+def _give_way(structure: Structure, fault: Mismatch) -> Choices | None:
+    """Give up the assumption behind the operator at fault for the next weaker one; None if there is none left."""
     choices = structure.choices
-    op = _blame(structure.trace, fault.op)
+    op = _blame(structure, fault.op)
+    if op is None:
+        return None
     signature = op.signature
     level = choices.levels.get(signature, 0)
     if signature not in choices.mend and level < _LEVELS and op.name in ops.RULES:
@@ -186,12 +213,28 @@ def _give_way(structure: Structure, fault: Mismatch) -> Choices:
     return replace(choices, stiff=choices.stiff | {signature}, mend=choices.mend - {signature})
 
 
-def _blame(found: Trace, index: int) -> Op:
-    """Return the operator at fault, or the nearest one before it that carries channels."""
+def _blame(structure: Structure, index: int) -> Op | None:
+    """Return the operator at fault, or the nearest one before it that carries channels and can still give way."""
+    found = structure.trace
     for op in reversed(found.ops[: index + 1]):
-        if any(found.values[i].labels for i in op.inputs) and not op.signature[0].startswith("aten.empty"):
+        if any(found.values[i].labels for i in op.inputs) and op.signature not in structure.choices.stiff:
             return op
-    return found.ops[min(index, len(found.ops) - 1)]
+    return None
+
+
+def _give_up(model: nn.Module, example: Example, structure: Structure) -> Choices:
+    """Keep every group whole that cannot shrink even alone, or all of them where that does not tell."""
+    alone = []
+    third = _third(structure.grouping)
+    for start, group in zip(structure.grouping.offsets, structure.grouping.groups, strict=True):
+        kept = np.ones_like(third)
+        kept[start : start + group.width] = third[start : start + group.width]
+        try:
+            follow(model, example, structure, kept)
+        except Mismatch:
+            alone.append(group)
+    names = frozenset(name for group in alone or structure.grouping.groups for name in group.writers)
+    return replace(structure.choices, rigid=structure.choices.rigid | names)
 
 
 def _choose_selections(model: nn.Module, example: Example, structure: Structure) -> Choices:

@@ -134,6 +134,7 @@ class Choices:
         frozenset()
     )  # operators whose module holds a number that has to shrink with them
     stiff: frozenset[Signature] = frozenset()  # operators that only work at the original widths
+    rigid: frozenset[str] = frozenset()  # layers whose width the code depends on in a way that was not found
     select: frozenset[str] = frozenset()  # batch norms that choose their own part of the stream
 
 

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -21,7 +22,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from slimilar import ops
 from slimilar.copies import check_model, copy_with, named_tensors, on_meta, unwrap
 from slimilar.errors import InvalidInput, TraceError
-from slimilar.labels import CONSTANT, NONE, Labels, Ties, atoms_in
+from slimilar.labels import CONSTANT, NONE, Labels, Ties, atoms_in, axes_of
 from slimilar.records import (
     Axis,
     Choices,
@@ -61,7 +62,7 @@ class Tracer(TorchDispatchMode):
         self.freezes: list[Freeze] = []
         self._names = {id(t): name for name, t in named_tensors(model).items()}
         self._known: dict[int, tuple[Tensor, int]] = {}  # id -> the tensor, kept alive, and its value
-        self._sharing: dict[int, list[int]] = {}  # memory -> the values that lie in it
+        self._sharing: dict[int, list[Tensor]] = {}  # memory -> the tensors that lie in it
         self._on_cpu: dict[int, tuple[Tensor, Tensor]] = {}
         self._places = {path: _place(path, self.modules) for path in self.modules}
         self._stack: list[str] = [""]
@@ -110,6 +111,16 @@ class Tracer(TorchDispatchMode):
         if len(atoms):
             self.freezes.append(Freeze(atoms, reason, len(self.ops)))
 
+    def frozen_so_far(self) -> list[Freeze]:
+        """Return what is known to stay at this point of the forward pass."""
+        return self.freezes
+
+    def is_frozen(self, factor: Tensor) -> bool:
+        """Tell whether all channels of a factor are known to stay."""
+        atoms = atoms_in((factor,))
+        kept = [f.atoms for f in self.frozen_so_far()]
+        return bool(kept) and bool(np.isin(atoms, np.concatenate(kept)).all())
+
     def level(self, signature: Signature, default: int = 0) -> int:
         """Return how far the assumption behind an operator has been given up."""
         return self.choices.levels.get(signature, default)
@@ -148,6 +159,7 @@ class Tracer(TorchDispatchMode):
                 hook.remove()
         outputs = tuple(self.index(t) for t in tensors_in(result))
         self.freeze(tuple(f for i in outputs for f in self.values[i].labels), "model output")
+        self._keep_rigid()
         return self._trace(outputs)
 
     def __torch_dispatch__(
@@ -186,14 +198,18 @@ class Tracer(TorchDispatchMode):
 
     def _overwrite(self, call: ops.Call, old: Labels, new: Labels) -> None:
         """See to the tensors that share memory with one that is written to."""
-        others = self._sharing.get(_memory(call.outs[0]), [])
-        for i in others:
-            if self.values[i].uniform:
-                self.values[i] = replace(self.values[i], uniform=False)
-        changed = len(old) != len(new) or not all(
-            a is b or torch.equal(a, b) for a, b in zip(old, new, strict=True)
-        )
-        if changed and len(others) > 1:
+        target = call.outs[0]
+        others = [x for x in self._sharing.get(_memory(target), []) if x is not target]
+        for x in others:
+            if self.value(x).uniform:
+                self.values[self.index(x)] = replace(self.value(x), uniform=False)
+        if not others or _equal(old, new):
+            return
+        fresh = not old and not any(self.value(x).labels for x in others)
+        if fresh and all(_same_channels(target, x, new) for x in others):
+            for x in others:
+                self.values[self.index(x)] = replace(self.value(x), labels=new)
+        elif not all(_equal(self.value(x).labels, new) and _same_channels(target, x, new) for x in others):
             self.freeze(old + new, f"operator {call.name} writes into a part of a tensor")
 
     def _settle(self, labels: Labels) -> Labels:
@@ -207,7 +223,7 @@ class Tracer(TorchDispatchMode):
         number = len(self.values)
         self.values.append(value)
         if id(tensor) not in self._known:
-            self._sharing.setdefault(_memory(tensor), []).append(number)
+            self._sharing.setdefault(_memory(tensor), []).append(tensor)
         self._known[id(tensor)] = (tensor, number)
         return number
 
@@ -252,6 +268,11 @@ class Tracer(TorchDispatchMode):
                 self._hooks.append(module.register_forward_pre_hook(enter(path), prepend=True))
                 self._hooks.append(module.register_forward_hook(leave, always_call=True))
 
+    def _keep_rigid(self) -> None:
+        for write in self.writes:
+            if self.ops[write.op].module in self.choices.rigid:
+                self.freeze((torch.from_numpy(write.atoms),), "the code works at this width only")
+
     def _trace(self, outputs: tuple[int, ...]) -> Trace:
         parameters = {name: tuple(p.shape) for name, p in self.model.named_parameters()}
         return Trace(
@@ -265,13 +286,33 @@ def _memory(tensor: Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
 
 
+def _equal(a: Labels, b: Labels) -> bool:
+    return len(a) == len(b) and all(x is y or torch.equal(x, y) for x, y in zip(a, b, strict=True))
+
+
+def _same_channels(target: Tensor, other: Tensor, labels: Labels) -> bool:
+    """Tell whether two tensors in one memory have the same channels: all of them, on the same axes."""
+    return target.ndim == other.ndim and all(
+        target.shape[a] == other.shape[a] and target.stride(a) == other.stride(a)
+        for factor in labels
+        for a in axes_of(factor)
+    )
+
+
 def _place(path: str, modules: Mapping[str, nn.Module]) -> str:
-    """Return where in the code a module runs: the classes around it and its name, the same for repeated blocks."""
+    """Return where in the code a module runs: the classes around it and its name, the same for repeated blocks.
+
+    A class of the user's runs the same code under whatever number it stands in a list; one of torch's runs for
+    the list that it stands in.
+    """
     parts = path.split(".") if path else []
     around = [
         type(modules[".".join(parts[:i])]).__name__ for i in range(max(0, len(parts) - 2), len(parts) + 1)
     ]
-    return ".".join([*around, *parts[-1:]])
+    own = parts[-1:]
+    if own and own[0].isdigit() and not type(modules[path]).__module__.startswith("torch.nn"):
+        own = []
+    return ".".join([*around, *own])
 
 
 def trace(model: nn.Module, example: Example, choices: Choices | None = None) -> Trace:

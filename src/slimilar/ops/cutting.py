@@ -16,22 +16,16 @@ if TYPE_CHECKING:
     from slimilar.trace import Tracer
 
 
-def _cut(t: Tracer, call: Call, factor: Tensor, axis: int, places: Sequence[int], step: int = 1) -> None:
-    """Tie channels so that cutting an axis at the same *relative* places still cuts between the same channels.
+def _tie_relative(t: Tracer, call: Call, factor: Tensor, places: Sequence[int]) -> bool:
+    """Bind channels so that cutting an axis at the same *relative* places still cuts between the same channels.
 
     Code that computes the places from the shape (chunk, `x[:, : c // 2]`) then works at any width. Code with fixed
-    numbers does not; probing shows it, and the channels are frozen.
+    numbers does not; probing shows it. Return whether there is such a relation.
     """
-    size = factor.shape[axis]
-    if size == 1:
-        return
-    period = math.gcd(size, *places)
-    if t.level(call.signature) > 0 or (step == 1 and period == 1) or size % step:
-        t.freeze((factor,), f"operator {call.name} cuts channels at fixed positions")
-    elif step > 1:
-        tie_blocks(t, factor, axis, step)
-    else:
-        tie_modulo(t, factor, axis, period)
+    period = math.gcd(factor.shape[call.dim], *places)
+    if period > 1:
+        tie_modulo(t, factor, call.dim, period)
+    return period > 1
 
 
 @rule("slice", "narrow")
@@ -40,17 +34,41 @@ def slice_(t: Tracer, call: Call) -> list[Labels]:
     x, axis, step = call.x, call.dim, call["step"]
     size = x.shape[axis]
     start, end, _ = slice(call["start"], call["end"]).indices(size)
-    if (start, end, step) != (0, size, 1):
-        for factor in t.labels(x):
-            _cut(t, call, factor, axis, (start, max(start, end)), step)
+    for factor in t.labels(x):
+        if factor.shape[axis] == 1 or (start, end, step) == (0, size, 1):
+            continue
+        if step > 1:
+            _stride(t, call, factor)
+        else:
+            _cut(t, call, factor, (start, max(start, end)))
     return [tuple(moved(call, x, f)[0] for f in t.labels(x))]
+
+
+def _stride(t: Tracer, call: Call, factor: Tensor) -> None:
+    if t.level(call.signature) > 0 or factor.shape[call.dim] % call["step"]:
+        t.freeze((factor,), f"operator {call.name} cuts channels at fixed positions")
+    else:
+        tie_blocks(t, factor, call.dim, call["step"])
+
+
+def _cut(t: Tracer, call: Call, factor: Tensor, places: Sequence[int]) -> None:
+    """Assume that places follow the shape; then that the module holds them; then that it holds the whole width."""
+    level, mended = t.level(call.signature), call.signature in t.choices.mend
+    if level > 1:
+        t.freeze((factor,), f"operator {call.name} cuts channels at fixed positions")
+    elif level == 1 or not mended:
+        _tie_relative(t, call, factor, places)
 
 
 @rule("split", "chunk", "tensor_split")
 def split(t: Tracer, call: Call) -> list[Labels]:
     """Pass labels through an even split."""
+    sizes = [out.shape[call.dim] for out in call.outs]
     for factor in t.labels(call.x):
-        _cut(t, call, factor, call.dim, [out.shape[call.dim] for out in call.outs])
+        if factor.shape[call.dim] > 1 and (
+            t.level(call.signature) > 0 or not _tie_relative(t, call, factor, sizes)
+        ):
+            t.freeze((factor,), f"operator {call.name} cuts channels at fixed positions")
     return _pieces(t, call)
 
 
@@ -59,9 +77,9 @@ def split_with_sizes(t: Tracer, call: Call) -> list[Labels]:
     """Pass labels through a split by a list; the list may be a module's own numbers, which can be mended."""
     level = t.level(call.signature)
     for factor in t.labels(call.x):
-        if factor.shape[call.dim] > 1 and level == 1:
-            tie_modulo(t, factor, call.dim, math.gcd(call.x.shape[call.dim], *call["split_sizes"]))
-        elif factor.shape[call.dim] > 1 and level > 1:
+        if factor.shape[call.dim] > 1 and (
+            level > 1 or (level == 1 and not _tie_relative(t, call, factor, call["split_sizes"]))
+        ):
             t.freeze((factor,), f"operator {call.name} cuts channels at fixed positions")
     return _pieces(t, call)
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from slimilar.labels import NONE, Labels, compact
+from slimilar.labels import NONE, Labels, axes_of, compact
 from slimilar.ops.table import Call, resolve, rule
 
 if TYPE_CHECKING:
@@ -36,7 +37,19 @@ def view(t: Tracer, call: Call) -> list[Labels]:
     if x.dtype != out.dtype:
         t.freeze(t.labels(x), f"operator {call.name} reads the bits of another type")
         return [NONE]
-    return [tuple(resolve(t, call, viewed(f, x.shape, out.shape)) for f in t.labels(x))]
+    found = [viewed(f, x.shape, out.shape) for f in t.labels(x)]
+    return [tuple(resolve(t, call, f) for f in (_apart(t, call, found) if len(found) > 1 else found))]
+
+
+def _apart(t: Tracer, call: Call, factors: list[Tensor]) -> list[Tensor]:
+    """Keep factors apart: where two came to lie on one axis, at most one of them can say which channels leave."""
+    taken = Counter(axis for f in factors for axis in axes_of(f))
+    clash = [f for f in factors if any(taken[axis] > 1 for axis in axes_of(f))]
+    free = [f for f in clash if not t.is_frozen(f)]
+    if len(free) > 1:
+        t.freeze(tuple(free), f"operator {call.name} joins two axes of channels")
+    kept = (free or clash)[:1]
+    return [f for f in factors if all(f is not c for c in clash) or any(f is k for k in kept)]
 
 
 def viewed(factor: Tensor, before: Sequence[int], after: Sequence[int]) -> Tensor:
@@ -75,7 +88,16 @@ def _blocks(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int]
     return found
 
 
-@rule("clone", "contiguous", "_to_copy", "detach", "alias", "lift_fresh", "dropout", "native_dropout", "to")
+@rule(
+    "clone", "contiguous", "_to_copy", "detach", "alias", "lift_fresh", "dropout", "native_dropout", "to",
+    "empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like",
+)  # fmt: skip
 def same(t: Tracer, call: Call) -> list[Labels]:
-    """Pass labels through a copy."""
+    """Pass labels through a copy, or to a tensor of the same shape: it has as many channels."""
     return [t.labels(call.x)] * len(call.outs)
+
+
+@rule("new_zeros", "new_ones", "new_full", "new_empty", "new_empty_strided")
+def new(t: Tracer, call: Call) -> list[Labels]:
+    """Make a tensor of a given shape; only the type is taken from the old one."""
+    return [NONE]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from slimilar.labels import axes_of
-from slimilar.ops.cutting import slice_, split
+from slimilar.ops.cutting import slice_, split, split_with_sizes
 from slimilar.ops.products import convolution
 from slimilar.ops.table import RULES, Call, along_axis
 
@@ -15,21 +15,35 @@ if TYPE_CHECKING:
     from slimilar.trace import Tracer
 
 
-def held_integers(t: Tracer, call: Call) -> list[tuple[str, str, int | None, Any]]:
+Held = tuple[str, str, int | None, Any]  # module, attribute, item of a list, the atoms that it counts
+
+
+def held_integers(t: Tracer, call: Call) -> list[Held]:
     """Return the whole numbers of the running module that equal a size which shrinks with the channels here.
 
     `x.split((self.c, self.c), 1)` works at any width if `self.c` shrinks along. Whether that is what the code
     means is for probing to show.
     """
+    if RULES.get(call.name) is split_with_sizes and (whole := _held_list(t, call)):
+        return whole
     found = []
     for number, vector in _sizes(t, call):
         path = call.module
         while not (held := _holding(t.modules[path], number)) and path:
             path = path.rpartition(".")[0]
         found += [(path, attribute, item, vector.numpy()) for attribute, item in held]
-    return list(
-        {(path, attribute, item): (path, attribute, item, v) for path, attribute, item, v in found}.values()
-    )
+    return found
+
+
+def _held_list(t: Tracer, call: Call) -> list[Held]:
+    """Return the entries of a list that is, as a whole, the list of sizes."""
+    vector, _ = along_axis(t.labels(call.x), call.dim, call.x.ndim)
+    sizes = list(call["split_sizes"])
+    for name, value in vars(t.modules[call.module]).items():
+        if vector is not None and type(value) in (list, tuple) and list(value) == sizes:
+            pieces = vector.split(sizes)
+            return [(call.module, name, i, piece.numpy()) for i, piece in enumerate(pieces)]
+    return []
 
 
 def _holding(module: nn.Module, number: int) -> list[tuple[str, int | None]]:
