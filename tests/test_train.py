@@ -86,7 +86,13 @@ def test_training_equals_a_plain_loop():
 
 def test_any_pytorch_dataset():
     pairs = TensorDataset(TRAIN.tensor()[:64], TRAIN.labels[:64])
-    assert len(train(network(), pairs, SHORT).history) == 2
+    result = train(network(), pairs, SHORT, test=pairs)
+    assert len(result.history) == 2
+    assert (
+        result.accuracy
+        == evaluate(result.model, pairs).accuracy
+        == evaluate(result.model, TRAIN.first(64)).accuracy
+    )
     with pytest.raises(InvalidInput, match=r"got generator; pass loader.dataset"):
         train(network(), (pair for pair in pairs), SHORT)
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, default_collate
 
-from slimilar.errors import DataError
+from slimilar.errors import DataError, InvalidInput
 
 DRAWS = 5
 """Uniform random numbers in [0, 1) that a picture may use for its augmentation."""
@@ -67,3 +67,16 @@ class Samples:
             message = f"sample {index} must be a (picture, label) pair, but reading it failed with: {error}"
             raise DataError(message) from error
         return picture, label
+
+
+Data = Source | Dataset[Any]
+
+
+def as_source(data: Data) -> Source:
+    """Return a ``Source`` as it is, and a map-style dataset as one."""
+    if hasattr(data, "batch"):
+        return cast(Source, data)
+    if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
+        return Samples(data)
+    kind = type(data).__name__
+    raise InvalidInput(f"data must be a Source or a map-style dataset, got {kind}; pass loader.dataset")

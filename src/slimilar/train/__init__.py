@@ -15,11 +15,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from slimilar.data.pictures import Pictures
-from slimilar.data.source import Samples, Source
+from slimilar.data.source import Data, Source, as_source
 from slimilar.errors import InvalidInput, TrainingError
 from slimilar.train.evaluate import Score, evaluate
 from slimilar.train.job import Job
@@ -48,8 +47,6 @@ __all__ = [
     "train",
 ]
 
-Data = Source | torch.utils.data.Dataset[Any]
-
 
 def train(
     model: nn.Module,
@@ -69,6 +66,7 @@ def train(
     ``recipe`` is a name out of ``RECIPES`` or a ``Recipe``. With a ``teacher``, usually the network before
     pruning, its scores are learnt beside the labels.
 
+    >>> import torch
     >>> from slimilar.data import Pictures
     >>> from slimilar.models import VGG
     >>> pictures = Pictures(torch.randint(0, 256, (8, 32, 32, 3), dtype=torch.uint8), torch.arange(8))
@@ -80,11 +78,11 @@ def train(
         recipe = _named(recipe)
     place = None if folder is None else Path(folder).expanduser()
     teacher = None if teacher is None else copy.deepcopy(teacher).eval().requires_grad_(False)
-    tested = None if test is None else _source(test)
+    tested = None if test is None else as_source(test)
     team = Team.join()
     if teacher is not None:
         teacher = placed(teacher, team.device)
-    job = Job(_near(_source(data), team), recipe, tested, teacher, hooks, settings, place, progress)
+    job = Job(_near(as_source(data), team), recipe, tested, teacher, hooks, settings, place, progress)
     run = Run(copy.deepcopy(model), job, team)
     _resume(run, place, resume)
     run.to_the_end()
@@ -100,22 +98,13 @@ def finetune(
     **options: Any,
 ) -> Result:
     """Train a pruned network on; as ``train``, and the result says how good it was at the start."""
-    start = None if test is None else evaluate(model, _source(test)).accuracy
+    start = None if test is None else evaluate(model, test).accuracy
     result = train(model, data, recipe, test=test, **options)
     return dataclasses.replace(result, start_accuracy=start)
 
 
 def _named(name: str) -> Recipe:
     return recipe(name)
-
-
-def _source(data: Data) -> Source:
-    if hasattr(data, "batch"):
-        return data  # type: ignore[return-value]
-    if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
-        return Samples(data)
-    kind = type(data).__name__
-    raise InvalidInput(f"data must be a Source or a map-style dataset, got {kind}; pass loader.dataset")
 
 
 def _near(data: Source, team: Team) -> Source:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from slimilar.data.source import Source
+from slimilar.data.source import Data, Source, as_source
 from slimilar.errors import DataError
 from slimilar.train.batches import Sweep, batches
 from slimilar.train.team import Team
@@ -24,17 +24,18 @@ class Score:
     pictures: int
 
 
-def evaluate(model: nn.Module, data: Source, batch_size: int = 250) -> Score:
+def evaluate(model: nn.Module, data: Data, batch_size: int = 250) -> Score:
     """Score a classifier on a dataset, without augmentation; the model is left as it was, where it was.
 
     Under a launcher every process takes its share, and all of them get the score of the whole.
     """
-    if len(data) == 0:
+    source = as_source(data)
+    if len(source) == 0:
         raise DataError("there must be at least one picture to evaluate on, got none; check the path")
     modes = {module: module.training for module in model.modules()}
     model.eval()
     try:
-        return _score(model, data, batch_size, Team.join())
+        return _score(model, source, batch_size, Team.join())
     finally:
         for module, training in modes.items():
             module.training = training
