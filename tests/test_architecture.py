@@ -36,6 +36,7 @@ LAYERS = [
     {"records"},
     {"ops"},
     {"trace"},
+    {"replay", "calibration", "synthesis"},
     {"groups"},
     {"cost", "rewrite"},
     {"probe", "blueprint"},

@@ -151,9 +151,12 @@ _Rule = Callable[[_Counter, Op], list[_Term]]
 
 def _convolution(c: _Counter, op: Op) -> list[_Term]:
     x, weight = c.value(op, "input"), c.value(op, "weight")
-    assert x is not None and weight is not None
+    assert x is not None
+    assert weight is not None
     outer = c.size(x) if op.arguments.get("transposed") else c.size(c.out(op))
-    terms = [c.term(op, 2 * math.prod(weight.shape[2:]), math.prod(weight.shape[2:]), outer, c.axis(weight, 1))]
+    terms = [
+        c.term(op, 2 * math.prod(weight.shape[2:]), math.prod(weight.shape[2:]), outer, c.axis(weight, 1))
+    ]
     if c.value(op, "bias") is not None:
         terms.append(c.term(op, 1, 0, c.size(c.out(op))))
     return terms

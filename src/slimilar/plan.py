@@ -87,7 +87,9 @@ class Curve:
 
     def __getitem__(self, i: int) -> Step:
         widths = {name: int(w[i]) for name, w in self.widths.items()}
-        return Step(float(self.threshold[i]), int(self.flops[i]), int(self.macs[i]), int(self.params[i]), widths)
+        return Step(
+            float(self.threshold[i]), int(self.flops[i]), int(self.macs[i]), int(self.params[i]), widths
+        )
 
     def __iter__(self) -> Iterator[Step]:
         return (self[i] for i in range(len(self)))
@@ -244,7 +246,7 @@ def check_threshold(threshold: Any) -> float:
 _UNITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "b": 1e9, "t": 1e12, "%": 0.01}
 
 
-def parse_budget(kind: str, budget: Budget, before: int) -> float:
+def parse_budget(kind: str, budget: object, before: int) -> float:
     """Return a budget as a number.
 
     >>> parse_budget("flops", 0.5, 100), parse_budget("flops", "4.4G", 10**10), parse_budget("params", "25%", 200)
@@ -255,7 +257,10 @@ def parse_budget(kind: str, budget: Budget, before: int) -> float:
         match = re.fullmatch(r"\s*([0-9]*\.?[0-9]+(?:e[0-9]+)?)\s*([kmgbt%]?)\s*", budget.lower())
         if match is None:
             raise InvalidInput(message)
-        number, share = float(match[1]) * _UNITS[match[2]], match[2] == "%" or (not match[2] and float(match[1]) <= 1)
+        number, share = (
+            float(match[1]) * _UNITS[match[2]],
+            match[2] == "%" or (not match[2] and float(match[1]) <= 1),
+        )
     elif isinstance(budget, bool) or not isinstance(budget, Real):
         raise InvalidInput(message)
     else:
@@ -274,4 +279,6 @@ def nothing(frozen: tuple[Frozen, ...]) -> NothingToPrune:
         )
     listed = "; ".join(f"{f.name}: {f.reason}" for f in frozen[:5])
     more = f" and {len(frozen) - 5} more" if len(frozen) > 5 else ""
-    return NothingToPrune(f"the model must have channels that can leave, but all of them have to stay ({listed}{more})")
+    return NothingToPrune(
+        f"the model must have channels that can leave, but all of them have to stay ({listed}{more})"
+    )

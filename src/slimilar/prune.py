@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from slimilar.cost import cost_model, human
-from slimilar.criteria import Criterion, Similarity, Weights
+from slimilar.calibration import to_batches
+from slimilar.cost import CostModel, cost_model, count, human
+from slimilar.criteria import Criterion, Sight, Weights, make
 from slimilar.errors import InvalidInput, VerificationError
 from slimilar.groups import ChannelGroup, Frozen, Residual
 from slimilar.names import choose
-from slimilar.plan import Budget, Cut, Plan, check_threshold, nothing
+from slimilar.plan import Budget, Cut, Plan, check_threshold, nothing, parse_budget
 from slimilar.probe import Mismatch, Structure, analyse, follow
+from slimilar.replay import Tape, record
 from slimilar.rewrite import Kept, Surgery, operate, surgery, verify
 from slimilar.similarity import Cluster, Linkage, RemovalOrder
-from slimilar.trace import Example, check_model, named_tensors
+from slimilar.substitute import Settings, find_sites, rebuild
+from slimilar.substitute import substitute as stand_in
+from slimilar.synthesis import synthesize
+from slimilar.trace import Example, check_model, map_tensors, named_tensors
 
+SUBSTITUTES = ("auto", "none", "merge", "mean", "linear")
+Progress = Callable[[str, int, int], None]  # what is being done, steps done, steps in all
+
+_BATCH, _PICTURES = 128, 1024  # pictures are looked at in batches, and no more than so many
 HISTORY = "slimilar_surgery"  # the attribute in which a pruned model remembers how it was made from its class
 
 
@@ -32,6 +43,8 @@ class Result:
     plan: Plan
     surgery: Surgery  # what was done to the original, as plain data
     error: float | None  # largest relative difference from the masked original; None if not verified
+    substitute: str = "none"  # what the readers of removed channels do instead
+    pictures: Tensor | None = None  # those synthesised for calibration, if any
 
     @property
     def kept(self) -> Mapping[str, tuple[int, ...]]:
@@ -60,14 +73,18 @@ def analyze(
     example: Example = None,
     *,
     criterion: Criterion | str = "similarity",
+    calibration: Any = None,
     linkage: Linkage = "average",
     residual: Residual = "inner",
     exclude: Iterable[str | nn.Module] = (),
     min_channels: int = 1,
+    seed: int = 0,
+    progress: Progress | None = None,
 ) -> Plan:
     """Find out what can be pruned and what every cut costs. The model is not touched.
 
     `example` is an input the model takes: a tensor, a tuple of arguments, or a dict of keyword arguments.
+    `calibration` is a tensor of unlabelled pictures, or an iterable of batches, for criteria that look at activations.
 
     >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3))
     >>> _ = nn.init.normal_(net[1].weight), nn.init.normal_(net[1].bias)
@@ -77,10 +94,29 @@ def analyze(
     model = check_model(model)
     _check_example(example)
     _check_options(residual, min_channels)
-    chosen = _criterion(criterion, linkage)
+    chosen = make(criterion, linkage)
+    excluded = _excluded(model, exclude)
     _check_finite(model)
+    batches = [] if calibration is None else to_batches(calibration, example, _BATCH, _PICTURES)
     structure = analyse(model, example, residual)
-    return _plan(model, structure, chosen, _excluded(model, exclude), min_channels)
+    costs = cost_model(structure.trace, structure.grouping)
+    sight = None
+    if batches:
+        tape = _tape(model, example, structure, len(batches[0]))
+        sight = Sight(structure.trace, structure.grouping, costs, tape, batches, seed, progress)
+    return _plan(Weights(named_tensors(model), sight), structure, costs, chosen, excluded, min_channels)
+
+
+def _tape(model: nn.Module, example: Example, structure: Structure, size: int) -> Tape:
+    """Record the model for batches of a size; its operators must be those of the trace."""
+    tape = record(model, map_tensors(lambda t: t[:1].expand(size, *t.shape[1:]), example))
+    names = [play.func.name().split(".")[0].replace("::", ".") for play in tape.plays]
+    if names != [op.name for op in structure.trace.ops]:
+        raise InvalidInput(
+            "to substitute channels, a model must run the same operators for every batch size, and this one does not: "
+            'pass substitute="none"'
+        )
+    return tape
 
 
 def prune(
@@ -93,30 +129,120 @@ def prune(
     params: Budget | None = None,
     round_to: int = 1,
     thresholds: Mapping[str, float] | None = None,
-    criterion: Criterion | str = "similarity",
+    criterion: Criterion | str = "auto",
+    substitute: str = "auto",
+    calibration: Any = None,
     linkage: Linkage = "average",
     residual: Residual = "inner",
     exclude: Iterable[str | nn.Module] = (),
     min_channels: int = 1,
     verify: bool = True,
+    seed: int = 0,
+    progress: Progress | None = None,
 ) -> Result:
     """Return a NEW, smaller model of the same class; the given one is left as it was.
 
+    `calibration` is a tensor of unlabelled pictures, an iterable of batches, or "synthesize". With pictures, "auto"
+    chooses channels by what the output feels (for a budget) and fits the readers by least squares; without, it
+    is the paper's similarity, and readers take in what the channels that left are expected to have said.
+
     >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3))
     >>> _ = nn.init.normal_(net[1].weight), nn.init.normal_(net[1].bias)
-    >>> prune(net, torch.zeros(1, 3, 8, 8), flops=0.5).cut.flops <= 0.5 * prune(net, torch.zeros(1, 3, 8, 8), threshold=0).cut.flops
+    >>> result = prune(net, torch.zeros(1, 3, 8, 8), flops=0.5)
+    >>> result.cut.flops <= 0.5 * result.cut.before.flops
     True
     """
     if threshold is not None:
         check_threshold(threshold)
+    choose(substitute, SUBSTITUTES, "substitute")
+    model = check_model(model)
+    _check_example(example)
+    pictures = (
+        synthesize(model, example, seed=seed, progress=progress) if _wants_synthesis(calibration) else None
+    )
+    calibration = calibration if pictures is None else pictures
+    if criterion == "auto":
+        criterion = "similarity" if calibration is None or threshold is not None else "span"
     plan = analyze(
-        model, example, criterion=criterion, linkage=linkage, residual=residual, exclude=exclude,
-        min_channels=min_channels,
+        model, example, criterion=criterion, calibration=calibration, linkage=linkage, residual=residual,
+        exclude=exclude, min_channels=min_channels, seed=seed, progress=progress,
     )  # fmt: skip
     if not plan.groups:
         raise nothing(plan.frozen)
+    how = substitute if substitute != "auto" else "mean" if calibration is None else "linear"
+    if how != "none":
+        flops, params = _leave_room(model, example, plan, flops, params)
     cut = plan.at(threshold, flops=flops, macs=macs, params=params, round_to=round_to, thresholds=thresholds)
-    return apply(check_model(model), example, plan, cut, verify_rewrite=verify)
+    result = apply(model, example, plan, cut, verify_rewrite=verify)
+    if how != "none" and not cut.mask.all():
+        result = replace(
+            _substituted(model, example, result, how, calibration, seed, progress), pictures=pictures
+        )
+    return result
+
+
+def _leave_room(
+    model: nn.Module, example: Example, plan: Plan, flops: Budget | None, params: Budget | None
+) -> tuple[Budget | None, Budget | None]:
+    """Return budgets that still hold when every reader that has no place for a constant gains a bias."""
+    structure = plan.structure
+    sites = find_sites(structure.trace, structure.grouping, _tape(model, example, structure, 1))
+    bare = [s for s in sites if s.bias is None and s.norm is None and (s.units >= 0).any()]
+    outs = [structure.trace.values[structure.trace.ops[s.op].outputs[0]].shape for s in bare]
+    if not bare:
+        return flops, params
+    if flops is not None:
+        flops = parse_budget("flops", flops, plan.before.flops) - sum(math.prod(o) for o in outs)
+    if params is not None:
+        params = parse_budget("params", params, plan.before.params) - sum(o[1] for o in outs)
+    return flops, params
+
+
+def _wants_synthesis(calibration: Any) -> bool:
+    if isinstance(calibration, str) and calibration != "synthesize":
+        raise InvalidInput(f'calibration must be pictures or "synthesize", got {calibration!r}')
+    return isinstance(calibration, str)
+
+
+def _substituted(
+    model: nn.Module,
+    example: Example,
+    result: Result,
+    how: str,
+    calibration: Any,
+    seed: int,
+    progress: Progress | None,
+) -> Result:
+    """Return the result with the readers of removed channels making up for them."""
+    structure = result.plan.structure
+    batches = (
+        [] if calibration is None or how != "linear" else to_batches(calibration, example, _BATCH, _PICTURES)
+    )
+    tape = _tape(model, example, structure, len(batches[0]) if batches else 1)
+    report = None if progress is None else lambda i, n: progress("substituting", i, n)
+    network = stand_in(
+        how, structure.trace, structure.grouping, tape, named_tensors(model), result.cut.mask,
+        _stand_ins(result), batches, Settings(seed=seed), report,
+    )  # fmt: skip
+    now = surgery(structure.trace, structure.grouping, result.cut.mask)
+    small, done = rebuild(model, network, find_sites(structure.trace, structure.grouping, tape), now)
+    before = getattr(model, HISTORY, None)
+    done = before.then(done) if isinstance(before, Surgery) else done
+    setattr(small, HISTORY, done)
+    cut = replace(result.cut, cost=count(small, example)) if done.biases else result.cut
+    return replace(result, model=small.train(model.training), cut=cut, surgery=done, substitute=how)
+
+
+def _stand_ins(result: Result) -> dict[int, int]:
+    """Return, for every removed unit, the kept one that represents its cluster, over all groups."""
+    found = {}
+    grouping = result.plan.structure.grouping
+    for start, group in zip(grouping.offsets, grouping.groups, strict=True):
+        for cluster in result.clusters.get(group.name, ()):
+            for member in cluster.members:
+                if member != cluster.representative:
+                    found[start + member] = start + cluster.representative
+    return found
 
 
 def apply(model: nn.Module, example: Example, plan: Plan, cut: Cut, *, verify_rewrite: bool = True) -> Result:
@@ -227,17 +353,12 @@ def _check_options(residual: str, min_channels: int) -> None:
         raise InvalidInput(f"min_channels must be a whole number of at least 1, got {min_channels!r}")
 
 
-def _criterion(criterion: Criterion | str, linkage: Linkage) -> Criterion:
-    if not isinstance(criterion, str):
-        return criterion
-    choose(criterion, ["similarity"], "criterion")
-    return Similarity(linkage)
-
-
 def _check_finite(model: nn.Module) -> None:
     for name, tensor in named_tensors(model).items():
         if tensor.is_floating_point() and not tensor.is_meta and not bool(torch.isfinite(tensor).all()):
-            raise InvalidInput(f"weights must be finite, got NaN or infinity in {name}; has training diverged?")
+            raise InvalidInput(
+                f"weights must be finite, got NaN or infinity in {name}; has training diverged?"
+            )
 
 
 def _excluded(model: nn.Module, exclude: Iterable[str | nn.Module]) -> set[str]:
@@ -248,14 +369,26 @@ def _excluded(model: nn.Module, exclude: Iterable[str | nn.Module]) -> set[str]:
     found = set()
     for entry in exclude:
         if isinstance(entry, nn.Module) and id(entry) not in names:
-            raise InvalidInput(f"exclude must name modules of this model, got a foreign {type(entry).__name__}")
-        name = names[id(entry)] if isinstance(entry, nn.Module) else choose(entry, list(names.values()), "exclude")
+            raise InvalidInput(
+                f"exclude must name modules of this model, got a foreign {type(entry).__name__}"
+            )
+        name = (
+            names[id(entry)]
+            if isinstance(entry, nn.Module)
+            else choose(entry, list(names.values()), "exclude")
+        )
         found |= {n for n in names.values() if n == name or n.startswith(f"{name}.") or not name}
     return found
 
 
-def _plan(model: nn.Module, structure: Structure, criterion: Criterion, excluded: set[str], least: int) -> Plan:
-    costs = cost_model(structure.trace, structure.grouping)
+def _plan(
+    weights: Weights,
+    structure: Structure,
+    costs: CostModel,
+    criterion: Criterion,
+    excluded: set[str],
+    least: int,
+) -> Plan:
     frozen = list(structure.grouping.frozen)
     open_groups = []
     for group in structure.grouping.groups:
@@ -263,7 +396,7 @@ def _plan(model: nn.Module, structure: Structure, criterion: Criterion, excluded
             frozen.append(Frozen(group.name, group.width, "excluded"))
         else:
             open_groups.append(group)
-    answers = criterion.orders(open_groups, Weights(named_tensors(model)))
+    answers = criterion.orders(open_groups, weights)
     groups: list[ChannelGroup] = []
     orders: list[RemovalOrder] = []
     for group, answer in zip(open_groups, answers, strict=True):
@@ -278,7 +411,9 @@ def _plan(model: nn.Module, structure: Structure, criterion: Criterion, excluded
 # --- verification ---------------------------------------------------------------------------------------------
 
 
-def _verified(model: nn.Module, small: nn.Module, example: Example, structure: Structure, mask: Kept) -> float:
+def _verified(
+    model: nn.Module, small: nn.Module, example: Example, structure: Structure, mask: Kept
+) -> float:
     """Compare with the masked original; on a mismatch name the group at fault."""
     try:
         return verify(model, small, example, structure.trace, structure.grouping, mask)
@@ -306,5 +441,3 @@ def _at_fault(model: nn.Module, example: Example, structure: Structure, mask: Ke
         except Exception:
             return f"group {group.name}"
     return "the groups together"
-
-

@@ -6,22 +6,39 @@ in for it) or with a sentence that says why it cannot. A threshold cuts the heig
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 from torch import Tensor
 
-from slimilar.groups import ChannelGroup
+from slimilar.cost import CostModel
+from slimilar.groups import ChannelGroup, Grouping
+from slimilar.replay import Tape
 from slimilar.similarity import NOBODY, RemovalOrder
+from slimilar.trace import Trace
+
+
+@dataclass(frozen=True, eq=False)
+class Sight:
+    """Pictures and the means to send them through the network, for criteria that look at activations."""
+
+    trace: Trace
+    grouping: Grouping
+    costs: CostModel
+    tape: Tape
+    batches: Sequence[Tensor]
+    seed: int = 0
+    progress: Callable[[str, int, int], None] | None = None
 
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """What a criterion may look at: the tensors of the model, by name. Never a module."""
+    """What a criterion may look at: the tensors of the model, by name, and pictures if there are any."""
 
     tensors: Mapping[str, Tensor]
+    sight: Sight | None = None
 
 
 class Criterion(Protocol):

@@ -1,0 +1,224 @@
+"""Run the operators of a traced model one by one, on real pictures, as far as wanted.
+
+A `Tape` holds the operators of one forward pass in the order of the trace, so operator k here is operator k there.
+Playing it lets two versions of a network advance side by side, stop in front of a layer, have that layer's weights
+replaced, and go on: nothing is ever computed twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from slimilar.trace import Example, arguments, map_tensors, named_tensors, on_meta, tensors_in
+
+Tensors = Mapping[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Slot:
+    """A tensor argument: the number of a value on the tape."""
+
+    value: int
+
+
+@dataclass(frozen=True)
+class Held:
+    """A tensor argument: a parameter or buffer, by name."""
+
+    name: str
+
+
+@dataclass(frozen=True, eq=False)
+class Play:
+    """One operator and where its tensors come from and go to."""
+
+    func: Any
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    outputs: tuple[int, ...]
+    inputs: tuple[int, ...]
+    held: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Tape:
+    """The operators of one forward pass on a batch of a fixed size."""
+
+    plays: tuple[Play, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    last_use: Mapping[int, int]  # value -> the last operator that needs it
+    record: Callable[[int], Tape]  # the same for another batch size
+
+    def consumers(self, value: int) -> list[int]:
+        """Return the operators that take a value."""
+        return [k for k, play in enumerate(self.plays) if value in play.inputs]
+
+    def maker(self, value: int) -> int | None:
+        """Return the operator that makes a value; None for an input."""
+        return next((k for k in reversed(range(len(self.plays))) if value in self.plays[k].outputs), None)
+
+
+class _Recorder(TorchDispatchMode):
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.names = {id(t): name for name, t in named_tensors(model).items()}
+        self.known: dict[int, tuple[Tensor, int]] = {}
+        self.plays: list[Play] = []
+        self.count = 0
+
+    def new(self, tensor: Tensor) -> int:
+        self.known[id(tensor)] = (tensor, self.count)
+        self.count += 1
+        return self.count - 1
+
+    def _place(self, tensor: Tensor) -> Any:
+        if id(tensor) in self.known:
+            return Slot(self.known[id(tensor)][1])
+        if id(tensor) in self.names:
+            return Held(self.names[id(tensor)])
+        return tensor.detach()  # a constant of the code
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        to_meta = lambda t: t if t.is_meta else torch.empty_like(t, device="meta")  # noqa: E731
+        result = func(*map_tensors(to_meta, args), **map_tensors(to_meta, kwargs))
+        placed = map_tensors(self._place, (args, kwargs))
+        leaves = list(_leaves(placed))
+        outputs = tuple(self.new(t) for t in tensors_in(result))
+        slots = tuple(x.value for x in leaves if isinstance(x, Slot))
+        held = tuple(x.name for x in leaves if isinstance(x, Held))
+        self.plays.append(Play(func, placed[0], placed[1], outputs, slots, held))
+        return result
+
+
+def _leaves(tree: Any) -> Any:
+    if isinstance(tree, tuple | list):
+        for x in tree:
+            yield from _leaves(x)
+    elif isinstance(tree, Mapping):
+        yield from _leaves(list(tree.values()))
+    else:
+        yield tree
+
+
+def record(model: nn.Module, example: Example) -> Tape:
+    """Return the tape of a model for batches of the size of the example."""
+    copy = on_meta(model)
+    recorder = _Recorder(copy)
+    args, kwargs = map_tensors(lambda t: torch.empty_like(t, device="meta"), arguments(example))
+    inputs = tuple(recorder.new(t) for t in tensors_in((args, kwargs)))
+    with torch.no_grad(), recorder:
+        result = copy(*args, **kwargs)
+    outputs = tuple(recorder.known[id(t)][1] for t in tensors_in(result))
+    last_use = {v: k for k, play in enumerate(recorder.plays) for v in (*play.outputs, *play.inputs)}
+    last_use |= dict.fromkeys(outputs, len(recorder.plays))
+
+    def again(size: int) -> Tape:
+        return record(model, map_tensors(lambda t: t[:1].expand(size, *t.shape[1:]), example))
+
+    return Tape(tuple(recorder.plays), inputs, outputs, last_use, again)
+
+
+def resized(tape: Tape, size: int) -> Tape:
+    """Return the tape for batches of another size."""
+    return tape.record(size)
+
+
+Values = dict[int, Tensor]
+
+
+def play_one(tape: Tape, k: int, values: Values, tensors: Tensors) -> None:
+    """Run operator k; what it overwrites in place is copied first, so that values never change."""
+    play = tape.plays[k]
+
+    def find(x: Any) -> Any:
+        if isinstance(x, Slot):
+            return values[x.value]
+        if isinstance(x, Held):
+            return tensors[x.name]
+        if isinstance(x, tuple | list):
+            return type(x)(find(y) for y in x)
+        return x
+
+    args = [find(a) for a in play.args]
+    kwargs = {key: find(a) for key, a in play.kwargs.items() if key != "memory_format"}
+    if kwargs.get("device") is not None:
+        kwargs["device"] = next(iter(tensors.values())).device
+    if play.func._schema.is_mutable and args and isinstance(args[0], Tensor):
+        args[0] = args[0].clone()
+    result = play.func(*args, **kwargs)
+    for number, tensor in zip(play.outputs, tensors_in(result), strict=True):
+        values[number] = tensor
+
+
+def run(
+    tape: Tape,
+    values: Values,
+    tensors: Tensors,
+    start: int = 0,
+    stop: int | None = None,
+    constants: Mapping[int, Tensor] | None = None,
+) -> None:
+    """Run operators `start` to `stop`, freeing what is not needed any more; `constants` are added to outputs."""
+    stop = len(tape.plays) if stop is None else stop
+    for k in range(start, stop):
+        play_one(tape, k, values, tensors)
+        if constants and k in constants:
+            add_constant(tape, k, values, constants[k])
+        for number in {*tape.plays[k].inputs, *tape.plays[k].outputs}:
+            if tape.last_use[number] <= k:
+                values.pop(number, None)
+
+
+def add_constant(tape: Tape, k: int, values: Values, constant: Tensor) -> None:
+    """Add one number for each channel to the output of a convolution or a matrix product."""
+    number = tape.plays[k].outputs[0]
+    out = values[number]
+    axis = 1 if "convolution" in tape.plays[k].func.name() else out.ndim - 1
+    values[number] = out + constant.reshape([-1 if a == axis else 1 for a in range(out.ndim)])
+
+
+def peek(tape: Tape, wanted: int, values: Values, tensors: Tensors) -> Tensor:
+    """Return a value that lies ahead, computing only what it needs; `values` is left as it was."""
+    ahead = dict(values)
+    _compute(tape, wanted, ahead, tensors)
+    return ahead[wanted]
+
+
+def _compute(tape: Tape, wanted: int, values: Values, tensors: Tensors) -> None:
+    if wanted in values:
+        return
+    k = tape.maker(wanted)
+    if k is None:
+        raise KeyError(wanted)
+    for number in tape.plays[k].inputs:
+        _compute(tape, number, values, tensors)
+    play_one(tape, k, values, tensors)
+
+
+def refresh(tape: Tape, op: int, activation: int, values: Values, tensors: Tensors) -> None:
+    """Make again what an operator takes that comes from weights alone (a transposed weight), after they changed."""
+    for v in tape.plays[op].inputs:
+        k = tape.maker(v)
+        if (
+            v != activation
+            and v in values
+            and k is not None
+            and tape.plays[k].held
+            and not tape.plays[k].inputs
+        ):
+            play_one(tape, k, values, tensors)
+
+
+def start(tape: Tape, batch: Sequence[Tensor]) -> Values:
+    """Return the values at the beginning."""
+    return dict(zip(tape.inputs, batch, strict=True))

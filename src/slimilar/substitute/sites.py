@@ -1,0 +1,152 @@
+"""Where channels are read: the operators at which a removed channel can be made up for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from slimilar.groups import Grouping
+from slimilar.replay import Held, Play, Slot, Tape
+from slimilar.trace import Trace
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False)
+class Site:
+    """A reader on the tape: `units[p]` is the unit (over all groups) at position p of its input axis, or -1."""
+
+    op: int
+    module: str
+    value: int  # its input on the tape
+    axis: int
+    units: Ints
+    weight: str
+    weight_axis: int
+    weight_index: Ints  # position p of the input is multiplied with this index of the weight's axis
+    bias: str | None
+    norm: int | None  # the batch norm right behind it, as an operator on the tape
+    add: tuple[int, int] | None  # the addition behind that: the operator and the other value it takes
+
+    @property
+    def plain(self) -> bool:
+        """Whether every position has its own index in the weight."""
+        return len(np.unique(self.weight_index)) == len(self.weight_index)
+
+
+def find_sites(trace: Trace, grouping: Grouping, tape: Tape) -> list[Site]:
+    """Return every reader of channels, in the order in which they run."""
+    home = {}
+    for axis in trace.axes:
+        for i in range(axis.size):
+            home[axis.first + i] = (axis.tensor, axis.axis, i)
+    found = []
+    for read in trace.reads:
+        units = np.where(read.atoms >= 0, grouping.unit_of[read.atoms], -1)
+        places = [home[int(a)] for a in read.weight]
+        value = _input_slot(tape.plays[read.op])
+        if value is not None and len({(n, a) for n, a, _ in places}) == 1:
+            index = np.array([i for _, _, i in places], np.int64)
+            norm, add = _behind(tape, read.op)
+            bias = _bias(tape.plays[read.op])
+            name, axis_, _ = places[0]
+            found.append(
+                Site(
+                    read.op,
+                    trace.ops[read.op].module,
+                    value,
+                    read.axis,
+                    units,
+                    name,
+                    axis_,
+                    index,
+                    bias,
+                    norm,
+                    add,
+                )
+            )
+    return found
+
+
+def _input_slot(play: Play) -> int | None:
+    """Return the activation among an operator's inputs."""
+    name = play.func.name()
+    if "convolution" in name:
+        return play.args[0].value if isinstance(play.args[0], Slot) else None
+    if "addmm" in name:
+        return play.args[1].value if isinstance(play.args[1], Slot) else None
+    return play.args[0].value if play.args and isinstance(play.args[0], Slot) else None
+
+
+def _bias(play: Play) -> str | None:
+    name = play.func.name()
+    given = play.args[2] if "convolution" in name else play.args[0] if "addmm" in name else None
+    return given.name if isinstance(given, Held) else None
+
+
+def _behind(tape: Tape, op: int) -> tuple[int | None, tuple[int, int] | None]:
+    """Return the batch norm that alone takes a reader's output, and the addition that alone takes what follows."""
+    value = tape.plays[op].outputs[0]
+    norm = None
+    users = tape.consumers(value)
+    if len(users) == 1 and "batch_norm" in tape.plays[users[0]].func.name():
+        norm = users[0]
+        value = tape.plays[norm].outputs[0]
+        users = tape.consumers(value)
+    if len(users) == 1 and tape.plays[users[0]].func.name().startswith("aten::add"):
+        play = tape.plays[users[0]]
+        others = [v for v in play.inputs if v != value]
+        if len(others) == 1 and not play.kwargs.get("alpha"):
+            return norm, (users[0], others[0])
+    return norm, None
+
+
+def by_unit(site: Site) -> dict[int, Ints]:
+    """Return the positions of every unit at a site."""
+    return {int(u): np.flatnonzero(site.units == u) for u in np.unique(site.units[site.units >= 0])}
+
+
+# --- rows: what a reader sees, one sample a row ---------------------------------------------------------------
+
+
+def is_conv(play: Play) -> bool:
+    """Tell whether an operator is a convolution that is not transposed, with one group."""
+    return "convolution" in play.func.name() and not play.args[6] and play.args[8] == 1
+
+
+def pixels(x: Tensor, axis: int, most: int, generator: torch.Generator) -> Tensor:
+    """Return (samples, channels) of an activation, at most so many, drawn at random."""
+    rows = x.movedim(axis, -1).reshape(-1, x.shape[axis])
+    if len(rows) > most:
+        rows = rows[torch.randperm(len(rows), generator=generator)[:most]]
+    return rows
+
+
+def patches(x: Tensor, play: Play, kernel: tuple[int, ...], places: Tensor) -> Tensor:
+    """Return the patches of a convolution's input at some output places: (batch * places, channels * taps).
+
+    `places` numbers the output positions. Only the wanted patches are gathered.
+    """
+    _, _, _, stride, padding, dilation = play.args[:6]
+    if x.ndim == 3:
+        x, kernel = x.unsqueeze(2), (1, *kernel)
+        stride, padding, dilation = [1, *stride], [0, *padding], [1, *dilation]
+    sh, sw = _pair(stride)
+    ph, pw = _pair(padding)
+    dh, dw = _pair(dilation)
+    x = torch.nn.functional.pad(x, (pw, pw, ph, ph))
+    n, c, _, w = x.shape
+    out_w = (w - dw * (kernel[1] - 1) - 1) // sw + 1
+    rows = (places // out_w * sh)[:, None] + torch.arange(kernel[0]) * dh
+    cols = (places % out_w * sw)[:, None] + torch.arange(kernel[1]) * dw
+    picked = x[:, :, rows[:, :, None], cols[:, None, :]]  # (n, c, places, kh, kw)
+    return picked.permute(0, 2, 1, 3, 4).reshape(n * len(places), c * kernel[0] * kernel[1])
+
+
+def _pair(numbers: Any) -> tuple[int, int]:
+    return (numbers[0], numbers[0]) if len(numbers) == 1 else (numbers[0], numbers[1])

@@ -1,0 +1,129 @@
+r"""The linear algebra of standing in for a channel: ridge regression on covariances, and backward elimination.
+
+Pure functions on tensors. A covariance is of the channels that a reader sees; its kernels enter as
+$B = \sum_{o, t} w_{\cdot o t} w_{\cdot o t}^\top$, the weight that the reader gives to an error in each channel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+RIDGE = 1e-4  # of the mean variance: what rounding and a finite sample leave uncertain anyway
+
+
+class Moments:
+    """Mean and covariance of rows that come in batches, in one pass; held are sums only."""
+
+    def __init__(self, size: int) -> None:
+        self.count = 0
+        self.total = torch.zeros(size, dtype=torch.float64)
+        self.gram = torch.zeros(size, size, dtype=torch.float64)
+        self.shift: Tensor | None = None
+
+    def add(self, rows: Tensor) -> None:
+        """Take in rows of shape (samples, size)."""
+        if self.shift is None:
+            self.shift = rows.mean(0)  # sums of differences from a typical row cancel less
+        rows = rows - self.shift
+        self.count += len(rows)
+        self.total += rows.sum(0).double()
+        self.gram += (rows.T @ rows).double()
+
+    def mean(self) -> Tensor:
+        """Return the mean of all rows."""
+        assert self.shift is not None
+        return self.shift.double() + self.total / self.count
+
+    def covariance(self) -> Tensor:
+        """Return the covariance of all rows."""
+        centre = self.total / self.count
+        return self.gram / self.count - torch.outer(centre, centre)
+
+
+def ridge(covariance: Tensor, strength: float = RIDGE) -> Tensor:
+    """Return a covariance with a little added to its diagonal, so that it can be inverted."""
+    level = strength * covariance.diagonal().mean().clamp_min(torch.finfo(torch.float64).tiny)
+    return covariance + level * torch.eye(len(covariance), dtype=covariance.dtype)
+
+
+def mixing(covariance: Tensor, kept: Tensor, removed: Tensor, strength: float = RIDGE) -> Tensor:
+    r"""Return the best linear stand-in of each removed channel: $M = \Sigma_{RK} (\Sigma_{KK} + \lambda I)^{-1}$.
+
+    >>> x = torch.tensor([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0], [1.0, 1.0, 2.0], [0.0, 0.0, 0.0]], dtype=torch.float64)
+    >>> m = mixing(torch.cov(x.T, correction=0), torch.tensor([0, 1]), torch.tensor([2]), strength=0.0)
+    >>> m.round(decimals=6).tolist()
+    [[1.0, 1.0]]
+    """
+    inside = ridge(covariance[kept][:, kept], strength)
+    factor = torch.linalg.cholesky(inside)
+    return torch.cholesky_solve(covariance[kept][:, removed], factor).T
+
+
+def least_squares(covariance: Tensor, cross: Tensor, prior: Tensor, strength: float) -> Tensor:
+    r"""Return $\arg\min_W \lVert XW - Y \rVert^2 / n + \lambda \lVert W - W_0 \rVert^2$ for centred X and Y.
+
+    `covariance` is of X, `cross` of X with Y, `prior` is $W_0$, and $\lambda$ is `strength` times X's mean variance.
+    """
+    factor = torch.linalg.cholesky(ridge(covariance, strength))
+    return prior + torch.cholesky_solve(cross - covariance @ prior, factor)
+
+
+@dataclass(frozen=True, eq=False)
+class Elimination:
+    """The order in which units leave, and the error at the readers after each step, summed up."""
+
+    removed: Ints
+    error: Floats
+
+
+def backward_elimination(
+    covariances: Sequence[Tensor], kernels: Sequence[Tensor], units: Sequence[Ints], count: int, free: Ints
+) -> Elimination:
+    r"""Remove, again and again, the unit that the others can best stand in for.
+
+    For each reader, with $Q = \Sigma^{-1}$ over what is left and B its kernels (both change as channels leave),
+    channel i adds the error $B_{ii} / Q_{ii}$: its residual variance given the others, times the weight its readers
+    give it. Then $B$ takes in the stand-ins and $Q$ loses i. `units[r][p]` is the unit at position p of reader r.
+    """
+    precisions = [torch.linalg.inv(ridge(c)).numpy() for c in covariances]
+    weights = [np.array(b, np.float64) for b in kernels]
+    alive = np.ones(count, np.bool_)
+    open_units = np.zeros(count, np.bool_)
+    open_units[free] = True
+    order, errors, total = [], [], 0.0
+    for _ in range(len(free)):
+        cost = np.zeros(count)
+        for q, b, u in zip(precisions, weights, units, strict=True):
+            np.add.at(cost, u[u >= 0], (np.diagonal(b) / np.maximum(np.diagonal(q), 1e-300))[u >= 0])
+        cost[~(open_units & alive)] = np.inf
+        worst = int(np.argmin(cost))
+        total += float(cost[worst])
+        alive[worst] = False
+        order.append(worst)
+        errors.append(total)
+        for r, u in enumerate(units):
+            for p in np.flatnonzero(u == worst):
+                _eliminate(precisions[r], weights[r], int(p))
+    return Elimination(np.array(order, np.int64), np.array(errors))
+
+
+def _eliminate(q: Floats, b: Floats, i: int) -> None:
+    """Take channel i out of a precision matrix and a kernel matrix, in place."""
+    stand_in = -q[i] / q[i, i]
+    stand_in[i] = 0.0
+    column = b[:, i].copy()
+    # W_j += s_j W_i for all j, hence B += s b_i^T + b_i s^T + B_ii s s^T
+    b += np.outer(stand_in, column) + np.outer(column, stand_in) + column[i] * np.outer(stand_in, stand_in)
+    q -= np.outer(q[i], q[i]) / q[i, i]
+    b[i, :] = b[:, i] = 0.0
+    q[i, :] = q[:, i] = 0.0
+    q[i, i] = 1e300  # never chosen again, never divides by zero

@@ -1,0 +1,133 @@
+r"""Pictures from nothing but a trained network: they match what its batch norms remember of the training data.
+
+Starting from noise with the spectrum of natural pictures, each batch is optimised so that in front of every batch
+norm the mean and spread of its channels are the running ones, with a little pressure to be recognisable as some
+class and to be smooth. Nobody's data is needed; nobody's data can leak from the pictures that was not in the
+weights already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from slimilar.errors import InvalidInput
+from slimilar.trace import Example, arguments, copy_with, tensors_in
+
+Progress = Callable[[str, int, int], None]
+
+
+def synthesize(
+    model: nn.Module,
+    example: Example,
+    *,
+    count: int = 384,
+    steps: int = 240,
+    batch: int = 128,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Tensor:
+    """Return pictures of the example's shape that match the model's batch-norm statistics. The model is not touched."""
+    shape = _picture_shape(example)
+    frozen = (
+        copy_with(model, {n: t.detach() for n, t in model.named_parameters()}).eval().requires_grad_(False)
+    )
+    norms = [m for m in frozen.modules() if _remembers(m)]
+    if not norms:
+        raise InvalidInput(
+            "to synthesize pictures a model must have batch norms with running statistics, got none: "
+            "pass real pictures as calibration"
+        )
+    generator = torch.Generator().manual_seed(seed)
+    made = []
+    for first in range(0, count, batch):
+        size = min(batch, count - first)
+        noise = _natural_noise((size, *shape), generator)
+
+        def report(step: int, first: int = first) -> None:
+            if progress is not None:
+                progress("synthesizing pictures", first // batch * steps + step, -(-count // batch) * steps)
+
+        made.append(_optimised(frozen, norms, noise, steps, generator, report))
+    return torch.cat(made)
+
+
+def _picture_shape(example: Example) -> tuple[int, ...]:
+    tensors = list(tensors_in(arguments(example)))
+    if len(tensors) != 1 or tensors[0].ndim != 4:
+        raise InvalidInput(
+            "to synthesize pictures a model must take one tensor (N, C, H, W), pass real pictures instead"
+        )
+    return tuple(tensors[0].shape[1:])
+
+
+def _remembers(module: nn.Module) -> bool:
+    return isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is not None
+
+
+def _natural_noise(shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """Return noise whose amplitude falls as 1/f, as that of natural pictures does, scaled to unit variance."""
+    spectrum = torch.fft.fft2(torch.randn(shape, generator=generator))
+    rows, cols = torch.fft.fftfreq(shape[-2])[:, None], torch.fft.fftfreq(shape[-1])[None]
+    frequency = (rows.square() + cols.square()).sqrt().clamp_min(1 / max(shape[-2:]))
+    noise: Tensor = torch.fft.ifft2(spectrum / frequency).real
+    size = noise.std(dim=(1, 2, 3), keepdim=True).clamp_min(1e-6)
+    return noise.div(size)
+
+
+@contextmanager
+def _watching(norms: list[nn.Module]) -> Iterator[list[Tensor]]:
+    """Collect, while the model runs, how far each batch norm's input is from what it remembers."""
+    found: list[Tensor] = []
+
+    def look(norm: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+        x = inputs[0]
+        axes = [0, *range(2, x.ndim)]
+        mean, variance = x.mean(axes), x.var(axes, unbiased=False)
+        kept_mean, kept_variance = norm.get_buffer("running_mean"), norm.get_buffer("running_var")
+        scale = (kept_variance + 1e-5).sqrt()
+        found.append(
+            ((mean - kept_mean) / scale).square().mean()
+            + ((variance + 1e-8).sqrt() / scale - 1).square().mean()
+        )
+
+    hooks = [norm.register_forward_pre_hook(look) for norm in norms]
+    try:
+        yield found
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _optimised(
+    model: nn.Module, norms: list[nn.Module], pictures: Tensor, steps: int, generator: torch.Generator,
+    report: Callable[[int], None],
+) -> Tensor:  # fmt: skip
+    pictures = pictures.clone().requires_grad_(True)
+    optimizer = torch.optim.Adam([pictures], lr=0.05, betas=(0.5, 0.9))
+    schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, steps)
+    labels: Tensor | None = None
+    with torch.enable_grad(), _watching(norms) as found:
+        for step in range(steps):
+            found.clear()
+            optimizer.zero_grad()
+            out = model(pictures)
+            loss = torch.stack(found).mean() + 0.01 * _roughness(pictures)
+            if isinstance(out, Tensor) and out.ndim == 2 and out.shape[1] > 1:
+                if labels is None:
+                    labels = torch.randint(out.shape[1], (len(out),), generator=generator)
+                loss = loss + 0.1 * functional.cross_entropy(out, labels)
+            loss.backward()
+            optimizer.step()
+            schedule.step()
+            report(step + 1)
+    return pictures.detach()
+
+
+def _roughness(pictures: Tensor) -> Tensor:
+    """Return the total variation: the mean squared difference of neighbours."""
+    return pictures.diff(dim=2).square().mean() + pictures.diff(dim=3).square().mean()
