@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch import nn
 
-from _networks import HOSTILE, Mixed, Named, trained
+from _report_networks import HOSTILE, Mixed, Named
+from _small_networks import trained
 from slimilar import analyze
 from slimilar.plan import Plan
 from slimilar.report import Point, report, write_report
@@ -25,6 +26,7 @@ EXAMPLE = torch.zeros(1, 3, 16, 16)
 
 @pytest.fixture(scope="module")
 def plan() -> Plan:
+    torch.manual_seed(0)
     return analyze(trained(Mixed()), EXAMPLE)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 import random
 import re
 import shlex
@@ -14,9 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from _browser import PHONE, Opened, find_browser, started
-from _networks import HOSTILE, Mixed, Named, trained
+from _report_networks import HOSTILE, Mixed, Named
+from _small_networks import NETWORKS, trained
 from slimilar import analyze, prune
 from slimilar.cost import CostModel
 from slimilar.plan import Plan
@@ -43,7 +46,8 @@ def browser() -> Any:
 
 
 @pytest.fixture(scope="module")
-def network() -> Mixed:
+def network() -> Any:
+    torch.manual_seed(0)
     return trained(Mixed())
 
 
@@ -99,11 +103,12 @@ def command_options(command: str) -> dict[str, Any]:
 # --- the same numbers ---------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("residual", ["inner", "joint"])
-def test_every_state_has_the_numbers_of_the_plan(browser, network, tmp_path, residual):
-    plan = analyze(network, EXAMPLE, residual=residual, min_channels=3)
+@pytest.mark.parametrize("name", ["mixed", "resnet-joint", "preresnet-select", "densenet", "mobilenet"])
+def test_every_state_has_the_numbers_of_the_plan(browser, tmp_path, name):
+    build, residual = NETWORKS.get(name, (Mixed, "inner"))
+    plan = analyze(trained(build()), EXAMPLE, residual=residual, min_channels=3)
     # A vector in which units occur unevenly: sliced, repeated and constant positions.
-    uneven = np.array([-1, 0, 0, 0, 2, 5, 30, 31, 31, 50], np.int64)
+    uneven = np.array([-1, 0, 0, 0, 2, 5, 20, 21, 21], np.int64)
     term = replace(plan.costs.terms[0], vectors=(len(plan.costs.vectors),))
     costs = CostModel((*plan.costs.terms, term), plan.costs.parameters, (*plan.costs.vectors, uneven))
     plan = replace(plan, costs=costs)
@@ -251,6 +256,37 @@ def test_the_copied_command_gives_what_is_on_the_screen(opened, network):
         opened.text("#command"), {"slimilar": __import__("slimilar"), "model": network, "x": EXAMPLE}
     )
     assert again.cut.widths == shown
+
+
+def slimilar_says(*words: object) -> str:
+    """Run the command line and return what it prints."""
+    from slimilar.cli import app
+
+    done = CliRunner().invoke(app, [str(word) for word in words])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def test_from_explore_to_prune_on_the_command_line(browser, tmp_path):
+    file = tmp_path / "explore.html"
+    slimilar_says("explore", "slimilar:demo", "--no-open", "-o", file)
+    view = Opened(browser, file)
+    view.page.fill("#budget", "62%")
+    view.page.press("#budget", "Enter")
+    view.page.select_option("#round", "8")
+    view.page.locator("#rows button").nth(3).click()
+    view.page.get_by_role("button", name="Keep whole").click()
+    view.page.locator("#rows button").nth(1).click()
+    view.page.locator("canvas.tree").click(position={"x": 80, "y": 40})
+    shown = view.widths()
+    program, *words = shlex.split(view.text("#command"))
+    assert program == "slimilar"
+    slimilar_says(*words, "-o", tmp_path / "small")
+    done = json.loads((tmp_path / "small" / "plan.json").read_text())
+    assert {name: layer["after"] for name, layer in done["layers"].items()} == shown
+    again = Opened(browser, tmp_path / "small" / "report.html")
+    assert again.widths() == shown
+    assert view.complaints == again.complaints == []
 
 
 def test_table_and_downloads(opened, plan):

@@ -8,9 +8,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slimilar.files import write_text
 from slimilar.plan import Cut, Plan
 from slimilar.report.data import describe
-from slimilar.report.page import render, write
+from slimilar.report.page import render
 from slimilar.report.state import opening
 from slimilar.trace import named_tensors
 
@@ -85,4 +86,4 @@ def write_report(
     text = report(
         plan, model=model, title=title, source=source, cut=cut, points=points, latency=latency, rows=rows
     )
-    return write(path, text)
+    return write_text(path, text)

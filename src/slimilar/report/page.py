@@ -6,12 +6,9 @@ import base64
 import hashlib
 import html
 import json
-import os
 import re
-import tempfile
 from functools import cache
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 # The order matters: what a file uses when it is loaded stands in one before it.
@@ -55,25 +52,6 @@ def embed(data: Any) -> str:
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text
-
-
-def write(path: str | os.PathLike[str], text: str) -> Path:
-    """Write a file as a whole or not at all."""
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    handle, unfinished = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-        # mkstemp lets nobody else read; a report is an ordinary file.
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(unfinished, 0o666 & ~umask)
-        os.replace(unfinished, target)
-    except BaseException:
-        Path(unfinished).unlink(missing_ok=True)
-        raise
-    return target
 
 
 @cache

@@ -63,7 +63,8 @@ function readThreshold(input, old) {
 function aim() {
   const kind = byId("budget-kind").value, text = byId("budget").value;
   const whole = network.before[kind], limit = parseBudget(text, whole);
-  if (Number.isNaN(limit)) return note(text.trim() ? `“${text}” is no budget: write a share such as 50%, or a number such as 4.4G` : "", true);
+  if (!text.trim()) return note("");
+  if (Number.isNaN(limit)) return note(`“${text}” is no budget: write a share such as 50%, or a number such as 4.4G`, true);
   const { threshold, smallest } = network.meet(kind, limit, state);
   if (threshold === undefined) {
     return note(`The least that can be reached here is ${human(smallest)} (${percent(smallest / whole)} of the original).`, true);
@@ -101,8 +102,9 @@ function showNumbers() {
   if (document.activeElement !== byId("threshold")) byId("threshold").value = short(state.threshold);
   byId("round").value = String(state.roundTo);
   setText(byId("brief"), `${saved(before.flops, result.flops)} FLOPs`);
+  const [who, what] = network.merges ? ["Channels closer than ", " share one speaker: "] : ["Channels that rank below ", " leave: "];
   sentence([
-    "Channels closer than ", short(state.threshold), " share one speaker: ", grouped(result.channels), " of ",
+    who, short(state.threshold), what, grouped(result.channels), " of ",
     grouped(network.channels), " stay, and with them ", percent(result.flops / before.flops), " of the work.",
   ]);
   tiles();
@@ -181,6 +183,7 @@ function listen() {
   on("copy", "click", copyCommand);
   on("csv", "click", () => download(fileName("csv"), new Blob([toCsv(tableRows(network, state, result))], { type: "text/csv" })));
   on("png", "click", () => drawPoster(network, data.title, state, result, curveView).toBlob((blob) => download(fileName("png"), blob)));
+  addEventListener("scroll", () => tip.hide(), { passive: true, capture: true });
   addEventListener("keydown", (event) => { if (event.key === "Escape" && selected !== null) select(null); });
 }
 
@@ -219,8 +222,8 @@ function start() {
   const input = network.rows.find((row) => row.kind === "input");
   const layers = network.rows.filter((row) => row.vector !== undefined), whole = layers.filter((row) => row.reason);
   byId("subtitle").textContent = [
-    `${plural(layers.length, "layer")}, ${whole.length} of them have to stay whole`,
-    input ? `input ${input.shape.join(" × ")}` : "", `criterion: ${data.criterion}`,
+    `${plural(layers.length, "layer")}, ${whole.length} of them cannot be cut`,
+    input ? `input ${input.shape.join(" × ")}` : "", `by ${data.criterion}`,
   ].filter(Boolean).join(" · ");
   byId("round").replaceChildren(...ROUNDINGS.map((n) => el("option", { value: n }, n === 1 ? "any" : String(n))));
   byId("ticks").replaceChildren(...TICKS.map((tick) => {
@@ -229,6 +232,7 @@ function start() {
     return mark;
   }));
   if (data.source === null) byId("as-shell").hidden = true;
+  byId("method").hidden = data.criterion !== "similarity";
   showMeasured(data.measured);
   listen();
   startThemes();

@@ -59,8 +59,8 @@ class HeatView {
   /** A run of leaves with one speaker is a square. */
   outline(context, size) {
     const { leaves } = treeOf(this.group), cell = size / leaves.length;
-    context.strokeStyle = ink("gone");
-    context.lineWidth = 1.25;
+    context.strokeStyle = ink("square");
+    context.lineWidth = 1.5;
     context.beginPath();
     for (let start = 0, end = 1; end <= leaves.length; end++) {
       const who = this.speaker[leaves[start]];

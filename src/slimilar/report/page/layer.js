@@ -26,7 +26,7 @@ class LayerView {
     close.addEventListener("click", () => this.actions.close());
     const head = el("header", {}, el("div", {}, this.title, this.widths), close);
     this.around = el("div", { className: "around" });
-    this.panel.replaceChildren(head, ...(this.group ? this.parts() : [this.whyNot()]), this.around);
+    this.panel.replaceChildren(head, ...(this.group ? this.parts() : [this.whyNot(), this.around]));
   }
 
   whyNot() {
@@ -37,12 +37,14 @@ class LayerView {
     this.summary = el("p", { className: "fine" });
     const known = this.group.norms.length > 0;
     const figure = (caption, ...nodes) => el("figure", {}, el("figcaption", {}, caption), ...nodes);
-    const tree = figure("Which channels merge, and when. Drag the line to give this layer a threshold of its own.", this.tree.node);
-    if (!known) return [this.ownControls(), tree, this.summary];
+    const when = this.network.merges ? "Which channels merge, and when." : "How high every channel ranks.";
+    const tree = figure(`${when} Drag the line to give this layer a threshold of its own.`, this.tree.node);
+    if (!known) return [this.ownControls(), tree, this.summary, this.around];
     tree.append(this.heat.node, this.heatKey());
-    const scatter = figure("Every channel at its shift β and scale γ. Discs stay; rings hang on the disc that speaks for them.",
+    const rings = this.network.merges ? "rings hang on the disc that speaks for them" : "rings leave";
+    const scatter = figure(`Every channel at its shift β and scale γ. Discs stay; ${rings}.`,
       this.normChoice(), this.scatter.node);
-    return [this.ownControls(), el("div", { className: "plots" }, tree, el("div", {}, scatter, this.summary))];
+    return [this.ownControls(), el("div", { className: "plots" }, tree, el("div", {}, scatter, this.summary, this.around))];
   }
 
   heatKey() {
@@ -114,12 +116,12 @@ class LayerView {
     const units = each > 1 && Number.isInteger(each) ? ` Each is ${each} channels that only leave together.` : "";
     const fixed = group.fixed.map(([reason, units]) => ` ${plural(units.length, "channel")} cannot leave: ${reason}.`).join("");
     const who = largest.length ? ` Channel ${largest.join("; channel ")}.` : "";
-    return `${plural(steps, "merge")} made.${units}${rounding}${fixed}${who}`;
+    return `${plural(steps, this.network.merges ? "merge" : "removal")} made.${units}${rounding}${fixed}${who}`;
   }
 
   /** Who feeds this layer, who reads it, and how wide they are now. */
   updateAround() {
-    const { rows, rowOf, modules } = this.network;
+    const { rowOf, modules } = this.network;
     const before = this.feeders(this.index);
     const group = this.group;
     const after = group ? [...new Set(group.readers)].map((m) => rowOf.get(modules[m])).filter((i) => i !== undefined) : this.readers();
@@ -127,7 +129,6 @@ class LayerView {
     this.around.replaceChildren(
       el("h3", {}, "Around it"),
       this.list("fed by", before), this.list("leaves together with", together), this.list("read by", after));
-    return rows;
   }
 
   /** The layers behind a row, looking through joins. */

@@ -11,6 +11,8 @@ class Network {
     this.vectors = data.vectors.map(([fixed, ...entries]) => this.readVector(fixed, entries));
     this.rowOf = new Map(this.rows.map((row, index) => [row.name, index]).reverse());
     this.rows.forEach((row) => { row.group = this.groupOf(row); });
+    // Criteria that rank channels one by one have nobody stand in for those that leave.
+    this.merges = this.groups.some((group) => group.standIn.some((unit) => unit >= 0));
     this.channels = this.groups.reduce((sum, group) => sum + group.width, 0);
     this.before = this.measure({ threshold: 0, roundTo: 1, own: new Map() });
   }

@@ -34,7 +34,8 @@ function posterHead(context, title, state, before, result) {
     const x = margin + i * 240;
     posterText(context, saved(before[kind], result[kind]), x, margin + 150, "600 40px", "kept");
     posterText(context, word, x, margin + 180, "18px", "ink");
-    posterText(context, `${human(before[kind])} → ${human(result[kind])}`, x, margin + 206, "16px", "muted");
+    const number = kind === "channels" ? grouped : human;
+    posterText(context, `${number(before[kind])} → ${number(result[kind])}`, x, margin + 206, "16px", "muted");
   });
 }
 
@@ -56,7 +57,7 @@ function posterCurve(context, { samples, network }, state, result, box) {
   context.arc(...place(state.threshold, result.flops / network.before.flops), 7, 0, 2 * Math.PI);
   context.fillStyle = ink("kept");
   context.fill();
-  posterText(context, "share kept, by threshold: FLOPs (solid), parameters (dashed), channels (dotted)", box.x, box.y + box.height + 24, "13px", "muted");
+  posterText(context, "kept at each threshold: FLOPs (solid), parameters (dashed), channels (dotted)", box.x, box.y + box.height + 24, "12.5px", "muted");
 }
 
 /** One column per layer: its full width behind, what is kept in front. */

@@ -33,7 +33,7 @@ class TreeView {
     const { forks } = treeOf(this.group);
     const x = (place) => AXIS + (place / this.group.width) * (width - AXIS);
     this.drawAxis(context, width, height);
-    context.lineWidth = Math.max(0.35, Math.min(1.2, 110 / this.group.width));
+    context.lineWidth = Math.max(0.5, Math.min(1.2, 140 / this.group.width));
     // What stays undone first, so that merges are never hidden.
     this.drawForks(context, forks.slice(this.steps), x, height, ink("faint"));
     this.drawForks(context, forks.slice(0, this.steps), x, height, ink("gone"));
@@ -60,19 +60,22 @@ class TreeView {
   }
 
   drawForks(context, forks, x, height, color) {
+    // Hundreds of stems down to zero would be one grey wall: of those only the upper end is drawn.
+    const most = this.group.width > 96 ? 12 : height;
+    const foot = (top, from) => Math.min(this.y(from, height), from ? height : top + most);
     context.strokeStyle = color;
     context.beginPath();
     for (const { a, aTop, b, bTop, height: at } of forks) {
       const top = this.y(at, height);
       if (a === null) { // nobody stands in: a stem of its own
-        context.moveTo(x(b), this.y(bTop, height));
+        context.moveTo(x(b), this.y(0, height));
         context.lineTo(x(b), top);
         continue;
       }
-      context.moveTo(x(a), this.y(aTop, height));
+      context.moveTo(x(a), foot(top, aTop));
       context.lineTo(x(a), top);
       context.lineTo(x(b), top);
-      context.lineTo(x(b), this.y(bTop, height));
+      context.lineTo(x(b), foot(top, bTop));
     }
     context.stroke();
   }
