@@ -1,0 +1,128 @@
+"""Which architectures are tried, and which are left out, by a stated rule.
+
+Everything of torchvision (classification, segmentation, video, optical flow, detection: the backbone) and of timm is
+built without memory. Architectures without batch norm are listed and left out, unless they are asked for. Of timm
+architectures that are made of the same modules (class names along each module's path, its own name without digits)
+in other numbers and widths, only the one with the fewest parameters is tried; `--all` tries every one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import warnings
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from slimilar._torchvision import import_torchvision
+
+_KINDS = ("", "segmentation", "video", "optical_flow", "detection")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One architecture."""
+
+    library: str
+    name: str
+    kind: str
+    batch_norms: int
+    params: int
+    made_of: str  # a digest of the modules it is made of
+    sizes: tuple[int, ...]  # picture sizes to try, the small ones first
+
+    @property
+    def key(self) -> str:
+        """Return a name that is the only one of its kind."""
+        return f"{self.library}/{self.name}"
+
+
+def build(library: str, name: str, kind: str) -> nn.Module:
+    """Return a model with random weights."""
+    models = import_torchvision("torchvision.models")
+    if library == "timm":
+        import timm
+
+        return timm.create_model(name)
+    found: Any = models.get_model(name, weights=None, **_without_weights(name, kind))
+    return found.backbone if kind == "detection" else found
+
+
+def _without_weights(name: str, kind: str) -> dict[str, Any]:
+    options: dict[str, Any] = {"weights_backbone": None} if kind in ("segmentation", "detection") else {}
+    if name in ("googlenet", "inception_v3"):
+        options |= {"init_weights": False}
+    return options
+
+
+def made_of(model: nn.Module) -> str:
+    """Return a digest of the kinds of modules in a model, whatever their number and width."""
+    modules = dict(model.named_modules())
+    found = set()
+    for path in modules:
+        parts = path.split(".")
+        around = [
+            type(modules[".".join(parts[:i])]).__name__ for i in range(max(0, len(parts) - 2), len(parts) + 1)
+        ]
+        found.add(".".join([*around, re.sub(r"\d+", "", parts[-1])]))
+    return hashlib.sha256("\n".join(sorted(found)).encode()).hexdigest()[:12]
+
+
+def names() -> Iterator[tuple[str, str, str]]:
+    """Yield library, name and kind of everything there is."""
+    models = import_torchvision("torchvision.models")
+    for kind in _KINDS:
+        module = import_torchvision(f"torchvision.models.{kind}") if kind else models
+        for name in models.list_models(module=module):
+            yield "torchvision", name, kind
+    import timm
+
+    for name in timm.list_models():
+        yield "timm", name, ""
+
+
+def catalogue(path: Path) -> list[Entry]:
+    """Return all architectures; what was found once is kept in a file."""
+    if path.exists():
+        return [Entry(**{**row, "sizes": tuple(row["sizes"])}) for row in json.loads(path.read_text())]
+    warnings.simplefilter("ignore")
+    found = [describe(*name) for name in names()]
+    path.write_text("[\n" + ",\n".join(json.dumps(asdict(e)) for e in found) + "\n]\n")
+    return found
+
+
+def describe(library: str, name: str, kind: str) -> Entry:
+    """Look at one architecture without giving it memory."""
+    try:
+        with torch.device("meta"):
+            model = build(library, name, kind)
+    except Exception:  # some compute with their weights while they are built
+        model = build(library, name, kind)
+    norms = sum(isinstance(m, nn.modules.batchnorm._NormBase) for m in model.modules())
+    params = sum(p.numel() for p in model.parameters())
+    return Entry(library, name, kind, norms, params, made_of(model), _sizes(model, kind))
+
+
+def _sizes(model: nn.Module, kind: str) -> tuple[int, ...]:
+    config: dict[str, Any] = getattr(model, "default_cfg", None) or {}
+    own = config.get("input_size", (3, 224, 224))[-1]
+    if config.get("fixed_input_size"):
+        return (own,)
+    small = (64, 112) if kind == "video" else (128,) if kind == "optical_flow" else (96, 128)
+    return (*small, own)
+
+
+def chosen(entries: list[Entry], everything: bool) -> list[Entry]:
+    """Return what is tried, small ones first; the near-duplicates of torchvision come last."""
+    found: dict[str, Entry] = {}
+    ordered = sorted((e for e in entries if e.batch_norms), key=lambda e: (e.params, e.key))
+    for e in ordered:
+        found.setdefault(e.library + e.made_of, e)
+    rest = [e for e in ordered if e not in found.values() and (everything or e.library == "torchvision")]
+    return [*found.values(), *rest]

@@ -1,0 +1,117 @@
+"""The table of the zoo, made from its rows."""
+
+from __future__ import annotations
+
+import platform
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from importlib.metadata import version
+from typing import Any
+
+from _zoo.catalogue import Entry
+
+Row = Mapping[str, Any]
+Rows = Mapping[tuple[str, str], Row]
+
+_KNOWN = ("mixes channels", "model output", "residual stream", "joins two axes")
+_FIXED = (
+    "a single channel is taken out", "meets constant padding", "reads channels that are fixed",
+    "writes channels that are fixed", "combined with a tensor whose channels are fixed", "inside a group",
+    "reads channels by a weight of fixed size", "writes one channel for each fixed group", "takes a fixed channel",
+)  # fmt: skip
+
+
+def kind(reason: str) -> str:
+    """Return why channels stay: the arithmetic mixes them, they are coupled to fixed ones, or it is not understood."""
+    parts = reason.split("; ")
+    if any(k in p for p in parts for k in _KNOWN):
+        return "known"
+    return "fixed" if any(k in p for p in parts for k in _FIXED) else "unknown"
+
+
+def table(entries: list[Entry], picked: list[Entry], rows: Rows) -> str:
+    """Return head, totals and one line for each architecture."""
+    return "\n".join([*_head(entries, picked), "", *_totals(rows), "", *_lines(picked, rows)])
+
+
+def _head(entries: list[Entry], picked: list[Entry]) -> Iterator[str]:
+    names = ("torch", "torchvision", "timm", "torch-pruning")
+    with_norms = [e for e in entries if e.batch_norms]
+    yield "python benchmarks/zoo.py"
+    yield f"{', '.join(f'{n} {version(n)}' for n in names)}; {platform.machine()}, one thread, a busy machine"
+    yield (
+        f"{len(entries)} architectures, {len(with_norms)} with batch norms, {len(picked)} listed: of timm architectures "
+        "made of the same modules in other numbers and widths, the smallest."
+    )
+    yield "Random weights; FLOPs cut to 60 % where possible (residual: inner, else joint); judged by the weights alone."
+
+
+def _totals(rows: Rows) -> Iterator[str]:
+    for task, title in (
+        ("ours", "Slimilar"),
+        ("rival", "Torch-Pruning 1.6.1"),
+        ("exported", "exported and compiled"),
+    ):
+        found = [r for (_, t), r in rows.items() if t == task]
+        if found:
+            counts = Counter(r["status"] for r in found)
+            listed = ", ".join(f"{n} {status}" for status, n in counts.most_common())
+            yield f"{title}: {len(found)} tried: {listed}"
+    yield from _side_by_side(rows)
+    yield from _channels([r for (_, t), r in rows.items() if t == "ours" and "channels" in r])
+
+
+def _side_by_side(rows: Rows) -> Iterator[str]:
+    both = [(rows[m, "ours"], rows[m, "rival"]) for m, t in rows if t == "ours" and (m, "rival") in rows]
+    good = [(a, b) for a, b in both if a["status"] == b["status"] == "pass"]
+    if good:
+        mine = sum(a["seconds_analyze"] + a["seconds_rewrite"] for a, _ in good)
+        theirs = sum(b["seconds_prune"] for _, b in good)
+        yield (
+            f"Both tried: {len(both)}; passes {sum(a['status'] == 'pass' for a, _ in both)} against "
+            f"{sum(b['status'] == 'pass' for _, b in both)}. Where both pass ({len(good)}): {mine:.0f} s with "
+            f"verification against {theirs:.0f} s without."
+        )
+
+
+def _channels(found: list[Row]) -> Iterator[str]:
+    total, reasons = sum(r["channels"] for r in found), Counter[str]()
+    kinds: Counter[str] = Counter()
+    for row in found:
+        for reason, width in row["frozen"].items():
+            reasons[reason] += width
+            kinds[kind(reason)] += width
+    if total:
+        yield (
+            f"Channels: {total:,}; frozen as not understood {kinds['unknown'] / total:.2%}, coupled to fixed ones "
+            f"{kinds['fixed'] / total:.2%}, by arithmetic, outputs and streams {kinds['known'] / total:.2%}."
+        )
+        for reason, width in reasons.most_common(12):
+            yield f"  {width / total:7.2%}  {reason}"
+
+
+def _lines(picked: list[Entry], rows: Rows) -> Iterator[str]:
+    yield (
+        f"{'architecture':<48} {'status':<10} {'groups':>6} {'free':>6} {'least':>6} {'left':>6} {'mode':<5} "
+        f"{'error':>8} {'s':>6}  {'Torch-Pruning':<20} {'s':>6}  frozen (joined to streams and outputs left out)"
+    )
+    for entry in picked:
+        if (row := rows.get((entry.key, "ours"))) is not None:
+            yield _line(entry.key, row, rows.get((entry.key, "rival")))
+
+
+def _line(name: str, row: Row, rival: Row | None) -> str:
+    if "channels" not in row:
+        mine = f"{row['status']:<10} {row.get('what', '')[:90]}"
+        return f"{name:<48} {mine}"
+    least = min(row["smallest_inner"], row.get("smallest_joint", 1))
+    spent = row["seconds_analyze"] + row.get("seconds_rewrite", 0)
+    other = f"{rival['status']:<20} {rival.get('seconds_prune', 0):6.1f}" if rival else f"{'-':<20} {'-':>6}"
+    frozen = "; ".join(
+        f"{w} {r}" for r, w in row["frozen"].items() if r != "model output" and "stream" not in r
+    )
+    return (
+        f"{name:<48} {row['status']:<10} {row['groups']:>6} {row.get('free', 0) / row['channels']:>6.0%} {least:>6.0%} "
+        f"{row.get('flops_left', 1):>6.0%} {row.get('residual', '-'):<5} {row.get('oracle', 0):>8.0e} {spent:>6.1f}  "
+        f"{other}  {frozen}"
+    )

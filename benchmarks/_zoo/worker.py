@@ -1,0 +1,170 @@
+"""Try one architecture after the other, as told on standard input; answer each with one line of JSON.
+
+A process of its own, so that a crash or an endless loop costs one row and not the run.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import sys
+import time
+import traceback
+import warnings
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from _zoo import oracle
+from _zoo.catalogue import Entry, build
+from _zoo.rival import rival
+from slimilar import analyze, count
+from slimilar.errors import SlimilarError, UnreachableBudget
+from slimilar.plan import Plan
+from slimilar.prune import apply
+from slimilar.trace import arguments, tensors_in
+
+TARGET = 0.6  # of the FLOPs, where it can be reached
+ENOUGH = 0.7
+
+
+def prepared(entry: Entry) -> tuple[nn.Module, Any]:
+    """Return a model with random weights, and the smallest input it takes."""
+    model = oracle.randomise(build(entry.library, entry.name, entry.kind))
+    problem: Exception | None = None
+    for size in entry.sizes:
+        example = _example(entry, size)
+        try:
+            args, kwargs = arguments(example)
+            with torch.no_grad():
+                model(*args, **kwargs)
+            return model, example
+        except Exception as error:
+            problem = error
+    raise RuntimeError(f"no input size of {entry.sizes} is taken: {problem}") from problem
+
+
+def _example(entry: Entry, size: int) -> Any:
+    picture = torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(1))
+    if entry.kind == "video":
+        return picture[:1].unsqueeze(2).repeat(1, 1, 8 if entry.name != "s3d" else 16, 1, 1)
+    return (picture[:1], picture[1:]) if entry.kind == "optical_flow" else picture
+
+
+def ours(entry: Entry) -> dict[str, Any]:
+    """Trace, prune, verify, train one step."""
+    model, example = prepared(entry)
+    row: dict[str, Any] = {"size": _size(example)}
+    began = time.perf_counter()
+    mode, chosen = "inner", analyze(model, example)
+    row["seconds_analyze"] = time.perf_counter() - began
+    row |= _structure(chosen) | {"smallest_inner": _smallest(chosen)}
+    if row["smallest_inner"] > ENOUGH:
+        mode, chosen = "joint", analyze(model, example, residual="joint")
+        row |= {"groups_joint": len(chosen.groups), "smallest_joint": _smallest(chosen)}
+    if not chosen.groups:
+        return row | {"status": "nothing to prune"}
+    cut = _cut(chosen)
+    began = time.perf_counter()
+    result = apply(model, example, chosen, cut)
+    row["seconds_rewrite"] = time.perf_counter() - began
+    row |= {"residual": mode, "flops_left": cut.flops / cut.before.flops, "error": result.error}
+    row["oracle"] = oracle.difference(oracle.masked(model, result.model), result.model, example)
+    recount = count(result.model, example)
+    exact = (recount.flops, recount.macs, recount.params) == (cut.flops, cut.macs, cut.params)
+    _train_step(result.model, example)
+    row["status"] = "pass" if exact and row["oracle"] < 1e-4 else "wrong" if exact else "recount differs"
+    return row
+
+
+def exported(entry: Entry) -> dict[str, Any]:
+    """Prune, then export and compile."""
+    model, example = prepared(entry)
+    plan = analyze(model, example, residual="joint")
+    small = apply(model, example, plan, _cut(plan)).model.eval()
+    with torch.no_grad():
+        expected = next(tensors_in(small(example)))
+        program = torch.export.export(small, (example,)).module()
+        compiled = torch.compile(small, backend="aot_eager")
+        errors = [float((next(tensors_in(f(example))) - expected).abs().max()) for f in (program, compiled)]
+    torch._dynamo.reset()
+    return {
+        "status": "pass" if max(errors) < 1e-3 * float(expected.abs().max()) else "wrong",
+        "errors": errors,
+    }
+
+
+def _cut(plan: Plan) -> Any:
+    try:
+        return plan.at(flops=TARGET)
+    except UnreachableBudget:
+        return plan.at(threshold=1.0)
+
+
+def _smallest(plan: Plan) -> float:
+    return plan.at(threshold=1.0).flops / plan.before.flops if plan.groups else 1.0
+
+
+def _structure(plan: Plan) -> dict[str, Any]:
+    """Count channels: those that can leave, and those that cannot, by reason."""
+    grouping = plan.structure.grouping
+    reasons: Counter[str] = Counter()
+    for frozen in grouping.frozen:
+        reasons[frozen.reason] += frozen.width
+    for group in grouping.groups:
+        reasons.update(group.fixed.values())
+    free = sum(g.width - len(g.fixed) for g in grouping.groups)
+    return {
+        "groups": len(grouping.groups),
+        "channels": free + sum(reasons.values()),
+        "free": free,
+        "frozen": dict(reasons.most_common()),
+        "meta": plan.structure.trace.meta,
+    }
+
+
+def _train_step(model: nn.Module, example: Any) -> None:
+    small = copy.deepcopy(model).train()
+    args, kwargs = arguments(example)
+    optimiser = torch.optim.SGD([p for p in small.parameters() if p.requires_grad], lr=1e-3)
+    outs = tensors_in(small(*args, **kwargs))
+    torch.stack([t.square().mean() for t in outs if t.is_floating_point()]).sum().backward()
+    optimiser.step()
+
+
+def _size(example: Any) -> list[int]:
+    return list(next(tensors_in(example)).shape)
+
+
+_TASKS = {"ours": ours, "rival": rival, "exported": exported}
+
+
+def main() -> None:
+    """Answer until standard input ends."""
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # models print; the answers must stay readable
+    for line in sys.stdin:
+        request = json.loads(line)
+        entry = Entry(**{**request["entry"], "sizes": tuple(request["entry"]["sizes"])})
+        torch.manual_seed(0)
+        began = time.perf_counter()
+        try:
+            row = _TASKS[request["task"]](entry)
+        except Exception as error:
+            ours_says = isinstance(error, SlimilarError)
+            row = {"status": "error", "what": f"{type(error).__name__}: {error}"[:600], "said": ours_says}
+            frames = traceback.extract_tb(error.__traceback__)[-4:]
+            row["where"] = [f"{Path(f.filename).name}:{f.lineno} {f.name}" for f in frames]
+        row["seconds"] = time.perf_counter() - began
+        answers.write(json.dumps(row) + "\n")
+        answers.flush()
+
+
+if __name__ == "__main__":
+    main()

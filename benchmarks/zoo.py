@@ -1,0 +1,122 @@
+"""Every batch-norm CNN of torchvision and timm: trace, prune, verify, train one step; the same with Torch-Pruning.
+
+    python benchmarks/zoo.py                # goes on where it was stopped; rows in benchmarks/results/zoo.jsonl
+    python benchmarks/zoo.py --only resnet  # names that contain a word
+    python benchmarks/zoo.py --again error,wrong,time-out      # once more what ended so
+
+Each model is tried in a worker process that is replaced when it crashes or takes too long. Prints the table.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import selectors
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from _zoo.catalogue import Entry, catalogue, chosen
+from _zoo.table import table
+
+RESULTS = Path(__file__).parent / "results"
+TASKS = ("ours", "rival", "exported")
+EXPORT_EVERY = 8  # exporting and compiling take long: a sample
+
+
+class Worker:
+    """A process that tries models; a new one is started when the last has died."""
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        self.process: subprocess.Popen[str] | None = None
+
+    def ask(self, task: str, entry: Entry) -> dict[str, Any]:
+        """Return the row of one task."""
+        process = self.process or self._start()
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(json.dumps({"task": task, "entry": asdict(entry)}) + "\n")
+        process.stdin.flush()
+        with selectors.DefaultSelector() as waiting:
+            waiting.register(process.stdout, selectors.EVENT_READ)
+            line = process.stdout.readline() if waiting.select(self.seconds) else None
+        if line:
+            return dict(json.loads(line))
+        self.stop()
+        return {"status": "crash" if line == "" else "time-out", "seconds": self.seconds}
+
+    def _start(self) -> subprocess.Popen[str]:
+        here = Path(__file__).parent
+        path = os.pathsep.join(filter(None, [str(here), os.environ.get("PYTHONPATH")]))
+        environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "_zoo.worker"], cwd=here, env=environment, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        return self.process
+
+    def stop(self) -> None:
+        """End the process."""
+        if self.process is not None:
+            self.process.kill()
+            self.process.wait()
+            self.process = None
+
+
+def wanted_tasks(index: int, tasks: list[str]) -> list[str]:
+    """Return the tasks of the model at an index; exporting is for a sample."""
+    return [t for t in tasks if t != "exported" or index % EXPORT_EVERY == 0]
+
+
+def read(path: Path) -> dict[tuple[str, str], dict[str, Any]]:
+    """Return the newest row of every model and task."""
+    lines = path.read_text().splitlines() if path.exists() else []
+    return {(row["model"], row["task"]): row for row in map(json.loads, lines)}
+
+
+def main() -> None:
+    """Run what is missing and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--all", action="store_true", help="near-duplicates too")
+    parser.add_argument("--only", default="", help="names that contain this word")
+    parser.add_argument("--tasks", default=",".join(TASKS))
+    parser.add_argument("--again", default="", help="statuses to be tried once more, by comma")
+    parser.add_argument("--part", default="0/1", help="1/3: the second of three parts, for several processes")
+    parser.add_argument("--seconds", type=float, default=240)
+    parser.add_argument("--table", action="store_true", help="print the table only")
+    options = parser.parse_args()
+    path = RESULTS / "zoo.jsonl"
+    entries = catalogue(RESULTS / "zoo-catalogue.json")
+    picked = chosen(entries, options.all)
+    if not options.table:
+        run(picked, path, options)
+    print(table(entries, picked, read(path)))
+
+
+def run(picked: list[Entry], path: Path, options: argparse.Namespace) -> None:
+    """Try what has no row yet; write each row as soon as it is known."""
+    done, again = read(path), set(filter(None, options.again.split(",")))
+    part, parts = map(int, options.part.split("/"))
+    worker = Worker(options.seconds)
+    try:
+        for index, entry in list(enumerate(picked))[part::parts]:
+            for task in wanted_tasks(index, options.tasks.split(",")):
+                row = done.get((entry.key, task))
+                if options.only not in entry.key or (row is not None and row["status"] not in again):
+                    continue
+                row = {"model": entry.key, "task": task, "params": entry.params, **worker.ask(task, entry)}
+                with path.open("a") as file:
+                    file.write(json.dumps(row) + "\n")
+                print(
+                    f"{entry.key} {task}: {row['status']} {row['seconds']:.1f} s", file=sys.stderr, flush=True
+                )
+    finally:
+        worker.stop()
+
+
+if __name__ == "__main__":
+    main()
