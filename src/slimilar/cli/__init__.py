@@ -1,0 +1,67 @@
+"""The command line. Only this package prints or exits; torch is imported by the commands that need it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+from slimilar._version import __version__
+from slimilar.cli import analysis, demo, learning, measuring, pruning, storing
+from slimilar.cli.guard import Debugging, complain, guarded
+
+__all__ = ["app", "main"]
+
+EPILOG = (
+    "Exit codes: 0 fine, 1 failed, 2 misuse, 130 stopped by Ctrl-C. "
+    "The environment variable SLIMILAR_DATA may name a folder of datasets and checkpoints."
+)
+
+app = typer.Typer(
+    name="slimilar",
+    help="Make a pre-trained CNN smaller and faster by keeping one channel of every group that says the same.",
+    epilog=EPILOG,
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+_PANELS: dict[str, list[Callable[..., None]]] = {
+    "Start here": [demo.demo],
+    "Prune": [analysis.analyze, analysis.explore, pruning.prune],
+    "Train and measure": [learning.train, learning.finetune, learning.evaluate, measuring.bench],
+    "Files": [storing.export, storing.inspect],
+}
+for panel, commands in _PANELS.items():
+    for function in commands:
+        app.command(rich_help_panel=panel)(guarded(function))
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        sys.stdout.write(f"slimilar {__version__}\n")
+        raise typer.Exit()
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the stack trace of an error.")] = False,
+) -> None:
+    Debugging.wanted = debug
+
+
+def main() -> None:
+    """Run the command line; `--debug` may stand anywhere."""
+    words = sys.argv[1:]
+    if "--debug" in words:
+        words = ["--debug", *(word for word in words if word != "--debug")]
+    try:
+        app(words)
+    except KeyboardInterrupt as error:  # before or after the command itself
+        sys.exit(complain(error))

@@ -1,0 +1,142 @@
+"""`slimilar analyze` and `slimilar explore`: what could be pruned, at what price."""
+
+from __future__ import annotations
+
+import webbrowser
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from slimilar.cli import options
+from slimilar.cli.opened import Opened, open_model
+from slimilar.cli.output import Output, escape, less, plot
+from slimilar.cli.planning import Asked, command_of, make_plan, show_frozen
+
+if TYPE_CHECKING:
+    from slimilar.plan import Cut, Plan
+
+SHARES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
+
+
+def analyze(
+    model: options.Model,
+    weights: options.Weights = None,
+    input: options.Input = None,
+    base: options.Base = None,
+    residual: options.Residual = "inner",
+    linkage: options.Linkage = "average",
+    exclude: options.Exclude = None,
+    min_channels: options.MinChannels = 1,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Show what can be pruned, what cannot and why, and what every cut would cost.
+
+    Example: [bold]slimilar analyze slimilar:demo[/]
+    """
+    out = Output(json, quiet)
+    opened = open_model(model, weights, input, base)
+    asked = Asked(residual, linkage, tuple(exclude or ()), min_channels)
+    plan = make_plan(out, opened, asked)
+    cuts = reachable(plan)
+    out.say(f"[bold]{escape(opened.title)}[/]  {plan.before}")
+    _show_layers(out, plan, cuts)
+    show_frozen(out, plan)
+    _show_curve(out, plan, cuts)
+    out.say(f"Next: [bold]slimilar prune {escape(command_of(opened, asked))} --flops 0.5[/]")
+    out.answer(described(opened, plan))
+
+
+def reachable(plan: Plan) -> list[Cut]:
+    """Return the cuts at round shares of the FLOPs, as far as the plan goes."""
+    smallest = plan.at(1.0)
+    shares = [share for share in SHARES if share * plan.before.flops >= smallest.flops]
+    return [*(plan.at(flops=share) for share in shares), smallest]
+
+
+def _show_layers(out: Output, plan: Plan, cuts: list[Cut]) -> None:
+    chosen = [cuts[i] for i in sorted({len(cuts) // 4, len(cuts) // 2, 3 * len(cuts) // 4})]
+    headings = ["<layer", "channels", *(f"at {less(plan.before.flops, cut.flops)}" for cut in chosen)]
+    rows = [
+        [escape(group.name), str(group.width), *(str(cut.widths[group.name]) for cut in chosen)]
+        for group in plan.groups
+    ]
+    out.table(headings, rows, "Channels that stay, by FLOPs saved")
+
+
+def _show_curve(out: Output, plan: Plan, cuts: list[Cut]) -> None:
+    from slimilar.cost import human
+
+    before = plan.before
+    rows = [
+        [f"{cut.threshold:.4f}", human(cut.flops), less(before.flops, cut.flops), human(cut.params),
+         less(before.params, cut.params)]
+        for cut in cuts
+    ]  # fmt: skip
+    out.table(["threshold", "FLOPs", "", "parameters", ""], rows, "The trade-off")
+    curve = plan.curve()
+    points = [(float(t), f / max(1, before.flops)) for t, f in zip(curve.threshold, curve.flops, strict=True)]
+    out.say("[bold]FLOPs left, by threshold[/]")
+    for line in plot([*points, (1.0, points[-1][1])]):
+        out.say(escape(line))
+    out.say("       0" + "0.25".rjust(16) + "0.5".rjust(15) + "0.75".rjust(15) + "1".rjust(14) + "\n")
+
+
+def described(opened: Opened, plan: Plan) -> dict[str, Any]:
+    """Return a plan for programs."""
+    curve = plan.curve()
+    return {
+        "model": opened.source,
+        "input": [list(shape) for shape in opened.shapes],
+        "criterion": plan.criterion,
+        "cost": {"flops": plan.before.flops, "macs": plan.before.macs, "params": plan.before.params},
+        "groups": [
+            {
+                "name": g.name,
+                "channels": g.width,
+                "batch_norms": [norm.module for norm in g.batch_norms],
+                "readers": [reader.module for reader in g.readers],
+                "residual": g.residual,
+            }
+            for g in plan.groups
+        ],
+        "frozen": [{"name": f.name, "channels": f.width, "reason": f.reason} for f in plan.frozen],
+        "curve": {name: getattr(curve, name).tolist() for name in ("threshold", "flops", "macs", "params")},
+    }
+
+
+def explore(
+    model: options.Model,
+    weights: options.Weights = None,
+    input: options.Input = None,
+    base: options.Base = None,
+    residual: options.Residual = "inner",
+    linkage: options.Linkage = "average",
+    exclude: options.Exclude = None,
+    min_channels: options.MinChannels = 1,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.", metavar="FILE")] = Path(
+        "explore.html"
+    ),
+    open: Annotated[bool, typer.Option("--open/--no-open", help="Open it in a browser.")] = True,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Write a page in which a threshold is chosen by eye, and open it.
+
+    Example: [bold]slimilar explore slimilar:demo[/]
+    """
+    from slimilar.report import write_report
+
+    output = Output(json, quiet)
+    opened = open_model(model, weights, input, base)
+    asked = Asked(residual, linkage, tuple(exclude or ()), min_channels)
+    plan = make_plan(output, opened, asked)
+    with output.working("Writing the page"):
+        page = write_report(
+            out, plan, model=opened.model, title=opened.title, source=command_of(opened, asked)
+        )
+    output.say(f"The explorer is in [bold]{escape(page)}[/]")
+    output.answer({"report": str(page)})
+    if open:
+        webbrowser.open(page.resolve().as_uri())

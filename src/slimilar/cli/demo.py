@@ -1,0 +1,234 @@
+"""`slimilar demo`: the whole idea on a real network and real pictures, offline, in about a minute."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from slimilar.cli import options
+from slimilar.cli.learning import wilson
+from slimilar.cli.opened import Opened, folder_for, open_model
+from slimilar.cli.output import Output, Tell, bar, escape, less, percent
+from slimilar.cli.planning import Asked, make_plan
+from slimilar.cli.pruning import MODEL, REPORT, pruned
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from slimilar.data import Pictures
+    from slimilar.latency import Timings
+    from slimilar.plan import Plan
+    from slimilar.prune import Result
+
+SOURCE = "slimilar:demo"
+SHARES = (0.7, 0.5, 0.3)
+BATCH = 32  # pictures at once when time is measured
+REMOVED, EXPECTED, FITTED = "removed", "expected", "fitted"
+HOW = {
+    REMOVED: "similar channels removed (the paper; no data)",
+    EXPECTED: "+ readers take in their expected value (no data)",
+    FITTED: "chosen and fitted on 256 unlabelled pictures",
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One setting and what was measured for it."""
+
+    share: float
+    how: str
+    flops: int
+    params: int
+    accuracy: float
+
+
+def demo(
+    out: options.Out = Path("slimilar-demo"),
+    seconds: Annotated[float, typer.Option(help="How long to measure time.", min=0)] = 4.0,
+    seed: options.Seed = 0,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """See it work: prune a trained CIFAR-10 network three ways and measure what it still knows. Offline.
+
+    Example: [bold]slimilar demo[/]
+    """
+    from slimilar.data import demo_pictures
+
+    output, folder = Output(json, quiet), folder_for(out)
+    opened = open_model(SOURCE)
+    test, shown = demo_pictures("test"), demo_pictures("train").tensor()
+    plan = make_plan(output, opened, Asked())
+    _introduce(output, plan, test)
+    run = _Demo(output, opened, plan, test, shown, seed)
+    rows, models = run.settings()
+    _show_accuracy(output, run.accuracy, len(test), rows)
+    timings = _timed(output, opened, models, seconds, seed)
+    _show_time(output, plan, rows, timings)
+    written = _write(folder, opened, plan, run.accuracy, rows, models, timings)
+    _close(output, written)
+    output.answer(_described(plan, run.accuracy, len(test), rows, timings, written))
+
+
+def _introduce(out: Output, plan: Plan, test: Pictures) -> None:
+    channels = sum(group.width for group in plan.groups)
+    out.say("\n[bold]Slimilar[/]: channels that say the same need only one speaker.\n")
+    out.say(f"A VGG-16 for CIFAR-10, three eighths wide, trained by this project: {plan.before}.")
+    out.say(f"{channels:,} channels in {len(plan.groups)} layers may leave. {_nearest(plan)}")
+    out.say(
+        f"Accuracy is measured on {len(test):,} real test pictures that neither training nor pruning has seen.\n"
+    )
+
+
+def _nearest(plan: Plan) -> str:
+    """Name the two channels of the network that are most alike."""
+    order, group = min(zip(plan.orders, plan.groups, strict=True), key=lambda pair: float(pair[0].heights[0]))
+    return f"The most alike of all are numbers {order.removed[0]} and {order.stand_in[0]} of {group.name}."
+
+
+class _Demo:
+    """The settings, one after the other, behind one progress bar."""
+
+    def __init__(
+        self, out: Output, opened: Opened, plan: Plan, test: Pictures, shown: Tensor, seed: int
+    ) -> None:
+        self.out, self.opened, self.plan, self.test, self.shown, self.seed = (
+            out,
+            opened,
+            plan,
+            test,
+            shown,
+            seed,
+        )
+        with out.working("Evaluating the original"):
+            self.accuracy = self.score(opened.model)
+
+    def score(self, model: Any) -> float:
+        from slimilar.train import evaluate
+
+        return evaluate(model, self.test).accuracy
+
+    def settings(self) -> tuple[list[Row], dict[float, Result]]:
+        """Return a row for every setting, and the models that were fitted, by their share of FLOPs."""
+        fitted = make_plan(self.out, self.opened, Asked(criterion="span", seed=self.seed), self.shown)
+        rows, models = [], {}
+        with self.out.working("Pruning") as tell:
+            for share in SHARES:
+                for how in HOW:
+                    result = self._pruned(share, how, fitted, tell)
+                    rows.append(
+                        Row(share, how, result.cut.flops, result.cut.params, self.score(result.model))
+                    )
+                models[share] = result
+        return rows, models
+
+    def _pruned(self, share: float, how: str, fitted: Plan, tell: Tell) -> Result:
+        done = SHARES.index(share) * len(HOW) + list(HOW).index(how)
+        tell.stage(f"pruning to {share:.0%} of the FLOPs: {HOW[how]}", done, len(SHARES) * len(HOW))
+        substitute = {REMOVED: "none", EXPECTED: "mean", FITTED: "linear"}[how]
+        asked = Asked(substitute=substitute, seed=self.seed)
+        plan, shown = (fitted, self.shown) if how == FITTED else (self.plan, None)
+        round_to = 8 if how == FITTED else 1  # kernels run in multiples of 8; its time is measured
+        return pruned(Output(quiet=True), self.opened, plan, asked, shown, flops=share, round_to=round_to)
+
+
+def _show_accuracy(out: Output, accuracy: float, count: int, rows: list[Row]) -> None:
+    low, high = (100 * x for x in wilson(accuracy, count))
+    lines = [["", "the network as it was trained", percent(accuracy), f"[green]{bar(accuracy)}[/]"]]
+    for row in rows:
+        colour = {REMOVED: "red", EXPECTED: "yellow", FITTED: "green"}[row.how]
+        first = f"-{1 - row.share:.0%}".replace("%", " %") if row.how == REMOVED else ""
+        lines.append([first, HOW[row.how], percent(row.accuracy), f"[{colour}]{bar(row.accuracy)}[/]"])
+    out.table(
+        ["FLOPs", "<what is done", "accuracy", "<"], lines, "What it still knows, without any fine-tuning"
+    )
+    out.say(
+        f"[dim]{count:,} pictures: the first accuracy is known to lie in {low:.1f}..{high:.1f} % (95 %).[/]\n"
+    )
+
+
+def _timed(out: Output, opened: Opened, models: dict[float, Result], seconds: float, seed: int) -> Timings:
+    from slimilar.engines import pytorch
+    from slimilar.latency import measure
+
+    example = opened.example(BATCH)
+    runs = {"1.0": pytorch(opened.model, example)}
+    runs |= {str(share): pytorch(result.model, example) for share, result in models.items()}
+    with out.working("Measuring time, all of them in turn") as tell:
+        return measure(runs, seconds=seconds, seed=seed, progress=tell)
+
+
+def _show_time(out: Output, plan: Plan, rows: list[Row], timings: Timings) -> None:
+    from slimilar.cost import human
+
+    lines = []
+    costs = {1.0: (plan.before.flops, plan.before.params)}
+    costs |= {row.share: (row.flops, row.params) for row in rows if row.how == FITTED}
+    for share, (flops, params) in costs.items():
+        ms, ratio = timings.milliseconds(str(share)), timings.ratio(str(share), "1.0")
+        times = [less(1, ratio.value), f"-{100 - 100 * ratio.high:.0f}..-{100 - 100 * ratio.low:.0f} %"]
+        lines.append(
+            [human(flops), less(plan.before.flops, flops) if share < 1 else "", human(params),
+             less(plan.before.params, params) if share < 1 else "", f"{ms.value:.1f} ms",
+             *(times if share < 1 else ["", ""])]
+        )  # fmt: skip
+    title = f"What it costs: {BATCH} pictures at once, measured on this machine in turn"
+    out.table(["FLOPs", "", "parameters", "", "time", "", "<95 %"], lines, title)
+
+
+def _write(
+    folder: Path, opened: Opened, plan: Plan, accuracy: float, rows: list[Row], models: dict[float, Result],
+    timings: Timings,
+) -> dict[str, Path]:  # fmt: skip
+    from slimilar.report import Latency, Point, write_report
+    from slimilar.store import save
+
+    half = SHARES[1]
+    points = [Point("original", plan.before.flops, accuracy)]
+    points += [Point(HOW[row.how], row.flops, row.accuracy) for row in rows]
+    table = [
+        {
+            "FLOPs": row.flops,
+            "parameters": row.params,
+            "what is done": HOW[row.how],
+            "accuracy": percent(row.accuracy),
+        }
+        for row in rows
+    ]
+    before, after = (timings.milliseconds(name).value for name in ("1.0", str(half)))
+    report = write_report(
+        folder / REPORT, plan, model=opened.model, title="Slimilar demo: VGG-16 on CIFAR-10", source=SOURCE,
+        cut=plan.at(flops=half), points=points, latency=Latency(before, after, f"{BATCH} pictures, CPU"), rows=table,
+    )  # fmt: skip
+    return {"report": report, "model": save(models[half], folder / MODEL, source=SOURCE)}
+
+
+def _close(out: Output, written: dict[str, Path]) -> None:
+    model = escape(written["model"])
+    out.say(
+        f"The report, with every layer, cluster and threshold to play with: [bold]{escape(written['report'])}[/]"
+    )
+    out.say(f"The network with half the FLOPs: [bold]{model}[/]\n")
+    out.say("Go on with")
+    out.say(f"  slimilar inspect {model}")
+    out.say(f"  slimilar export {model} -o small.onnx")
+    out.say("  slimilar analyze torchvision:resnet50 --weights default\n")
+
+
+def _described(
+    plan: Plan, accuracy: float, count: int, rows: list[Row], timings: Timings, written: dict[str, Path]
+) -> dict[str, Any]:
+    times = {name: asdict(timings.milliseconds(name)) for name in timings.names}
+    return {
+        "pictures": count,
+        "accuracy": accuracy,
+        "flops": plan.before.flops,
+        "params": plan.before.params,
+        "settings": [asdict(row) for row in rows],
+        "milliseconds": times,
+        "batch": BATCH,
+        "files": {name: str(path) for name, path in written.items()},
+    }

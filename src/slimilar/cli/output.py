@@ -1,0 +1,168 @@
+"""What the user sees: tables for people, JSON for programs, progress on stderr, plots of characters."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+_WIDE = 200  # columns where there is no terminal: a file or a pipe has no edge
+
+
+class Output:
+    """One command's way to speak: for people, for programs (`as_json`), or hardly at all (`quiet`)."""
+
+    def __init__(self, as_json: bool = False, quiet: bool = False) -> None:
+        self.as_json, self.quiet = as_json, quiet
+
+    @property
+    def silent(self) -> bool:
+        """Whether people have nothing to read here."""
+        return self.as_json or self.quiet
+
+    def say(self, text: str = "") -> None:
+        """Write a line for people; [bold]markup[/] is understood."""
+        if not self.silent:
+            console().print(text)
+
+    def note(self, text: str) -> None:
+        """Write a remark that is no part of the answer, to stderr."""
+        if not self.silent:
+            console(stderr=True).print(f"[dim]{text}[/]")
+
+    def table(self, headings: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> None:
+        """Write a table; a heading that begins with `<` stands on the left, the others on the right."""
+        if self.silent:
+            return
+        from rich import box
+        from rich.table import Table
+
+        table = Table(
+            title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False
+        )
+        for heading in headings:
+            left = heading.startswith("<")
+            table.add_column(heading.removeprefix("<"), justify="left" if left else "right", overflow="fold")
+        for row in rows:
+            table.add_row(*row)
+        console().print(table)
+
+    def answer(self, data: Any) -> None:
+        """Write what a program asked for."""
+        if self.as_json:
+            sys.stdout.write(json.dumps(data, indent=1) + "\n")
+            sys.stdout.flush()
+
+    @contextmanager
+    def working(self, what: str) -> Iterator[Tell]:
+        """Show that something is going on, and how far it is once the yielded object is told."""
+        errors = console(stderr=True)
+        if self.silent or not errors.is_terminal:
+            yield Tell()
+            return
+        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+        columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
+        with Progress(*columns, console=errors, transient=True) as bar:
+            task = bar.add_task(what, total=None)
+            yield Tell(lambda **changes: bar.update(task, **changes))
+
+
+class Tell:
+    """Told how far something is; shows it where there is a terminal."""
+
+    def __init__(self, update: Callable[..., None] | None = None) -> None:
+        self.update = update
+
+    def __call__(self, share: float) -> None:
+        """So much of it is done."""
+        if self.update is not None:
+            self.update(total=1.0, completed=share)
+
+    def stage(self, what: str, done: int, steps: int) -> None:
+        """So many steps of a part of it are done."""
+        if self.update is not None:
+            self.update(description=what[:1].upper() + what[1:], total=max(1, steps), completed=done)
+
+
+def console(stderr: bool = False) -> Console:
+    """Return a console for this moment's stdout or stderr: colours only where a terminal shows them."""
+    from rich.console import Console
+
+    stream = sys.stderr if stderr else sys.stdout
+    edge = None if stream.isatty() or "COLUMNS" in os.environ else _WIDE
+    return Console(stderr=stderr, highlight=False, width=edge, soft_wrap=False)
+
+
+def escape(text: object) -> str:
+    """Return a text in which nothing is taken for markup."""
+    from rich.markup import escape as escaped
+
+    return str(escaped(str(text)))
+
+
+def percent(share: float) -> str:
+    """Return a share as people read it.
+
+    >>> percent(0.5), percent(0.123)
+    ('50.0 %', '12.3 %')
+    """
+    return f"{100 * share:.1f} %"
+
+
+def less(before: float, after: float) -> str:
+    """Return by how much something fell.
+
+    >>> less(200, 50), less(0, 0)
+    ('-75.0 %', '-0.0 %')
+    """
+    return f"-{percent(1 - after / before if before else 0.0)}"
+
+
+def bar(share: float, width: int = 20) -> str:
+    """Return a share as a bar of characters.
+
+    >>> bar(0.5, width=4), bar(1, width=4)
+    ('██', '████')
+    """
+    eighths = round(8 * width * share)
+    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
+
+
+def plot(points: Sequence[tuple[float, float]], width: int = 60, height: int = 13) -> list[str]:
+    """Draw a curve of shares in [0, 1] over [0, 1] in braille, two by four dots to a character.
+
+    >>> print("\\n".join(plot([(0, 1), (1, 0)], width=8, height=5)))
+    100 % ┤⠑⢄
+     75 % ┤  ⠑⢄
+     50 % ┤   ⠈⠢⡀
+     25 % ┤     ⠈⠢⡀
+      0 % ┤       ⠈⠢
+          └────────
+    """
+    cells = [[0] * width for _ in range(height)]
+    for i in range(2 * width):
+        y = _value(points, i / (2 * width - 1))
+        row = min(4 * height - 1, max(0, round((1 - y) * (4 * height - 1))))
+        cells[row // 4][i // 2] |= _DOTS[row % 4][i % 2]
+    ticks = {round(i * (height - 1) / 4): f"{100 - 25 * i:3} % ┤" for i in range(5)}
+    drawn = ["".join(chr(0x2800 + dots) if dots else " " for dots in row).rstrip() for row in cells]
+    return [*(ticks.get(r, "      │") + text for r, text in enumerate(drawn)), "      └" + "─" * width]
+
+
+_DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
+
+
+def _value(points: Sequence[tuple[float, float]], x: float) -> float:
+    """Return the height of a line through some points."""
+    for (x0, y0), (x1, y1) in pairwise(points):
+        if x <= x1:
+            return y0 if x1 == x0 else y0 + (y1 - y0) * (x - x0) / (x1 - x0)
+    return points[-1][1]

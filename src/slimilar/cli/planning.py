@@ -1,0 +1,109 @@
+"""What several commands ask of a plan, and the plan that answers."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from slimilar.cli.opened import Opened
+from slimilar.cli.output import Output, escape
+
+if TYPE_CHECKING:
+    from slimilar.criteria import Weights
+    from slimilar.groups import ChannelGroup
+    from slimilar.plan import Plan
+    from slimilar.similarity import RemovalOrder
+
+
+@dataclass(frozen=True)
+class Asked:
+    """The options that decide on a plan."""
+
+    residual: str = "inner"
+    linkage: str = "average"
+    exclude: tuple[str, ...] = ()
+    min_channels: int = 1
+    criterion: str = "similarity"
+    calibrate: str | None = None
+    substitute: str = "auto"
+    seed: int = 0
+
+    def words(self) -> str:
+        """Return them as on a command line, without those that are as usual."""
+        found = []
+        for option in ("residual", "linkage", "min_channels", "criterion", "calibrate", "substitute", "seed"):
+            value = getattr(self, option)
+            if value != getattr(Asked, option):
+                found.append(f"--{option.replace('_', '-')} {shlex.quote(str(value))}")
+        found += [f"--exclude {shlex.quote(name)}" for name in self.exclude]
+        return " ".join(found)
+
+    def options(self) -> dict[str, Any]:
+        """Return them as both `slimilar.analyze` and `slimilar.prune` take them."""
+        return {
+            "residual": self.residual,
+            "linkage": self.linkage,
+            "exclude": self.exclude,
+            "min_channels": self.min_channels,
+            "seed": self.seed,
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Remembered:
+    """A criterion that answers as it did for a plan: so that one look at the pictures serves several cuts."""
+
+    plan: Plan
+
+    @property
+    def name(self) -> str:
+        """The name of the criterion that gave the answers."""
+        return self.plan.criterion
+
+    def orders(self, groups: Sequence[ChannelGroup], weights: Weights) -> list[RemovalOrder | str]:
+        """Return the answers again."""
+        found: dict[str, RemovalOrder | str] = {f.name: f.reason for f in self.plan.frozen}
+        found |= {g.name: order for g, order in zip(self.plan.groups, self.plan.orders, strict=True)}
+        return [found[group.name] for group in groups]
+
+
+def command_of(opened: Opened, asked: Asked) -> str:
+    """Return what follows `slimilar prune` to get the same plan again."""
+    return " ".join(filter(None, [opened.command, asked.words()]))
+
+
+def make_plan(out: Output, opened: Opened, asked: Asked, calibration: Any = None) -> Plan:
+    """Return the plan of a model; raise with a hint where there is nothing to prune."""
+    import slimilar
+    from slimilar.errors import NothingToPrune
+    from slimilar.plan import nothing
+
+    with out.working("Following the channels through the model") as tell:
+        plan = slimilar.analyze(
+            opened.model, opened.example(), criterion=asked.criterion, calibration=calibration,
+            progress=tell.stage, **asked.options(),
+        )  # fmt: skip
+    if not plan.groups:
+        error = nothing(plan.frozen)
+        if any("untrained" in frozen.reason for frozen in plan.frozen):
+            raise NothingToPrune(
+                f"{error}. Does the model lack its trained weights? Pass --weights FILE"
+            ) from error
+        raise error
+    return plan
+
+
+def show_frozen(out: Output, plan: Plan) -> None:
+    """Say what has to stay, by reason."""
+    reasons: dict[str, list[str]] = {}
+    for frozen in plan.frozen:
+        reasons.setdefault(frozen.reason, []).append(f"{frozen.name} ({frozen.width})")
+    if reasons:
+        rows = [[escape(reason), escape(_listed(names))] for reason, names in reasons.items()]
+        out.table(["<has to stay, because", "<layers (channels)"], rows)
+
+
+def _listed(names: list[str], most: int = 6) -> str:
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
