@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import importlib.util
 import json
 from dataclasses import replace
 
@@ -268,12 +269,12 @@ def test_log_progress_and_files(tmp_path):
     ends = [event for event in told if event.test_accuracy is not None]
     assert [event.test_accuracy for event in ends] == [record.test_accuracy for record in result.history]
     assert all(event.pictures_per_second > 0 for event in told)
-    assert any((tmp_path / "tensorboard").iterdir())
     best = max(result.history, key=lambda record: record.test_accuracy)
     network_again = network(seed=9)
     network_again.load_state_dict(load_file(tmp_path / BEST))
     assert evaluate(network_again, TEST).accuracy == best.test_accuracy
-    assert sorted(path.name for path in tmp_path.iterdir()) == [BEST, LAST, "log.jsonl", "tensorboard"]
+    board = ["tensorboard"] if importlib.util.find_spec("tensorboard") else []
+    assert sorted(path.name for path in tmp_path.iterdir()) == [BEST, LAST, "log.jsonl", *board]
 
 
 def test_tied_weights_are_saved_and_resumed(tmp_path):
@@ -358,6 +359,7 @@ def test_a_sweep_sees_every_picture_once(world):
     assert torch.cat(shares).sort().values.tolist() == list(range(52))
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # from Python 3.12 on, whoever forks
 def test_worker_processes_make_the_same_batches():
     pairs = TensorDataset(TRAIN.tensor()[:40], TRAIN.labels[:40])
     for kind in (Sweep, lambda source, size: Epoch(source, size, seed=0, epoch=0)):

@@ -156,6 +156,7 @@ def test_a_log_line_cut_short(tmp_path):
     assert again.history == whole.history
 
 
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # from Python 3.12 on, whoever forks
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_corrupt_picture_in_the_middle_of_training(tmp_path, workers):
     pictures = digits(0, 24)
