@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import importlib
 import io
 import json
 import random
@@ -10,6 +11,7 @@ import re
 import shlex
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -414,6 +416,18 @@ def test_hostile_names_do_nothing(browser, tmp_path):
         pass
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["resnet50", "densenet121"])
+def test_large_networks_are_small_files_and_answer_at_once(browser, tmp_path, monkeypatch, name):
+    monkeypatch.syspath_prepend(Path(__file__).parents[1] / "benchmarks")
+    measured = importlib.import_module("report")
+    file = measured.page_of(name, "inner", tmp_path)
+    _, cpu = measured.drag(browser, file)
+    assert file.stat().st_size < 5e6
+    assert measured.ready(browser, file) < 1500
+    assert cpu < 50
+
+
 def test_an_order_in_which_nobody_stands_in(browser, plan, network, tmp_path):
     orders = tuple(
         RemovalOrder(order.removed, order.heights, np.full_like(order.stand_in, NOBODY))
@@ -433,5 +447,6 @@ def test_nothing_to_prune_is_no_error(browser, tmp_path):
     file = write_report(tmp_path / "page.html", analyze(model, EXAMPLE), model=model, title="one layer")
     view = Opened(browser, file)
     assert view.page.locator("#rows button").count() == 1
+    assert "Nothing here can be cut" in view.text("#sentence")
     for _ in quietly(view):
         pass

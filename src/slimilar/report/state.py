@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from slimilar.errors import UnreachableBudget
 from slimilar.plan import Cut, Plan
-
-_ROUNDINGS = (1, 8, 16, 4, 32, 2)
 
 
 @dataclass(frozen=True)
@@ -35,16 +34,18 @@ def opening(plan: Plan, cut: Cut | None) -> State:
 
 def state_of(plan: Plan, cut: Cut) -> State:
     """Return a state of the page with exactly a cut's widths, with as few overrides as there can be."""
-    states = [_with_overrides(plan, cut, round_to) for round_to in _ROUNDINGS]
-    return min(states, key=lambda state: len(state.thresholds))
+    full = np.array([group.width for group in plan.groups], np.int64)
+    wanted = np.array([cut.widths[group.name] for group in plan.groups], np.int64)
+    plain = np.array(list(plan.at(cut.threshold).widths.values()), np.int64)
 
+    def missed(round_to: int) -> NDArray[np.bool_]:
+        rounded = np.minimum(full, -(-plain // round_to) * round_to)
+        return np.not_equal(rounded, wanted, dtype=np.bool_)
 
-def _with_overrides(plan: Plan, cut: Cut, round_to: int) -> State:
-    plain = plan.at(cut.threshold, round_to=round_to).widths
+    round_to = min(range(1, max(full, default=1) + 1), key=lambda n: int(missed(n).sum()))
     own = {}
-    for group, order in zip(plan.groups, plan.orders, strict=True):
-        steps = group.width - cut.widths[group.name]
-        if plain[group.name] != cut.widths[group.name]:
-            # Just above the height of the last step taken: that step is made, and with it all of equal height.
-            own[group.name] = float(np.nextafter(order.heights[steps - 1], 2)) if steps else 0.0
+    for g in np.flatnonzero(missed(round_to)):
+        steps = int(full[g] - wanted[g])
+        # Just above the height of the last step taken: that step is made, and with it all of equal height.
+        own[plan.groups[g].name] = float(np.nextafter(plan.orders[g].heights[steps - 1], 2)) if steps else 0.0
     return State(cut.threshold, round_to, own)

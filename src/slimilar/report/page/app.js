@@ -102,12 +102,13 @@ function showNumbers() {
   if (document.activeElement !== byId("threshold")) byId("threshold").value = short(state.threshold);
   byId("round").value = String(state.roundTo);
   setText(byId("brief"), `${saved(before.flops, result.flops)} FLOPs`);
+  tiles();
+  if (!network.groups.length) return sentence(["Nothing here can be cut: every layer has to stay whole."]);
   const [who, what] = network.merges ? ["Channels closer than ", " share one speaker: "] : ["Channels that rank below ", " leave: "];
-  sentence([
+  return sentence([
     who, short(state.threshold), what, grouped(result.channels), " of ",
     grouped(network.channels), " stay, and with them ", percent(result.flops / before.flops), " of the work.",
   ]);
-  tiles();
 }
 
 /** Words and numbers in turn; the numbers stand out and keep their width. */
@@ -129,7 +130,8 @@ function tiles() {
   TILES.forEach(([, kind], i) => {
     const [after, change, bar] = box.children[i].lastChild.children, share = result[kind] / Math.max(1, before[kind]);
     setText(after, kind === "channels" ? grouped(result.channels) : human(result[kind]));
-    setText(change, `${saved(before[kind], result[kind])} of ${kind === "channels" ? grouped(network.channels) : human(before[kind])}`);
+    const of = kind === "channels" ? grouped(network.channels) : human(before[kind]);
+    setText(change, result[kind] === before[kind] ? "as before" : `${saved(before[kind], result[kind])} of ${of}`);
     bar.firstChild.style.transform = `scaleX(${share})`;
   });
   if (data.latency) showLatency(box);
