@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 SOURCE = "slimilar:demo"
 SHARES = (0.7, 0.5, 0.3)
+HALF = 0.5  # the one of them that is saved
 BATCH = 32  # pictures at once when time is measured
 REMOVED, EXPECTED, FITTED = "removed", "expected", "fitted"
 HOW = {
@@ -186,7 +187,6 @@ def _write(
     from slimilar.report import Latency, Point, write_report
     from slimilar.store import save
 
-    half = SHARES[1]
     points = [Point("original", plan.before.flops, accuracy)]
     points += [Point(HOW[row.how], row.flops, row.accuracy) for row in rows]
     table = [
@@ -198,12 +198,12 @@ def _write(
         }
         for row in rows
     ]
-    before, after = (timings.milliseconds(name).value for name in ("1.0", str(half)))
+    before, after = (timings.milliseconds(name).value for name in ("1.0", str(HALF)))
     report = write_report(
         folder / REPORT, plan, model=opened.model, title="Slimilar demo: VGG-16 on CIFAR-10", source=SOURCE,
-        cut=plan.at(flops=half), points=points, latency=Latency(before, after, f"{BATCH} pictures, CPU"), rows=table,
+        cut=plan.at(flops=HALF), points=points, latency=Latency(before, after, f"{BATCH} pictures, CPU"), rows=table,
     )  # fmt: skip
-    return {"report": report, "model": save(models[half], folder / MODEL, source=SOURCE)}
+    return {"report": report, "model": save(models[HALF], folder / MODEL, source=SOURCE)}
 
 
 def _close(out: Output, written: dict[str, Path]) -> None:

@@ -44,9 +44,11 @@ class Output:
         from rich import box
         from rich.table import Table
 
+        named = any(heading.removeprefix("<") for heading in headings)
         table = Table(
-            title=title, box=box.SIMPLE_HEAD, title_justify="left", title_style="bold", pad_edge=False
-        )
+            title=title, box=box.SIMPLE_HEAD if named else None, show_header=named, pad_edge=False,
+            title_justify="left", title_style="bold",
+        )  # fmt: skip
         for heading in headings:
             left = heading.startswith("<")
             table.add_column(heading.removeprefix("<"), justify="left" if left else "right", overflow="fold")
