@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -78,3 +80,26 @@ class Opened:
             "() => Object.fromEntries(slimilar.network.groups.map((g, i) => [g.name, slimilar.result.kept[i]]))"
         )
         return found
+
+    def close_quietly(self) -> None:
+        """Close; whatever was done, the page did not complain, ask for anything, or run what is not its own."""
+        assert self.complaints == []
+        assert [url for url in self.requests if not url.startswith(("file:", "blob:"))] == []
+        assert self.page.evaluate("window.hacked") is None
+        self.context.close()
+
+
+def command_options(command: str) -> dict[str, Any]:
+    """Return the keyword arguments of `prune` behind a `slimilar prune` line."""
+    words = shlex.split(command)
+    assert words[:2] == ["slimilar", "prune"]
+    options: dict[str, Any] = {"thresholds": {}}
+    for word, value in pairwise(words):
+        if word == "--threshold":
+            options["threshold"] = float(value)
+        elif word == "--round-to":
+            options["round_to"] = int(value)
+        elif word == "--layer":
+            name, _, threshold = value.rpartition("=")
+            options["thresholds"][name] = float(threshold)
+    return options

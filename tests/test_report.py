@@ -6,6 +6,7 @@ import json
 import os
 import re
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from _report_networks import HOSTILE, Mixed, Named
 from _small_networks import trained
 from slimilar import analyze
 from slimilar.plan import Plan
-from slimilar.report import Point, report, write_report
+from slimilar.report import Point, write_report
 from slimilar.report.flow import Row, flow, in_lanes
 from slimilar.report.page import embed
 from slimilar.report.state import opening, state_of
@@ -28,6 +29,12 @@ EXAMPLE = torch.zeros(1, 3, 16, 16)
 def plan() -> Plan:
     torch.manual_seed(0)
     return analyze(trained(Mixed()), EXAMPLE)
+
+
+@pytest.fixture
+def report(tmp_path) -> Any:
+    """Return what writes a report and reads it again."""
+    return lambda plan, **options: write_report(tmp_path / "page.html", plan, **options).read_text()
 
 
 def data_in(page: str) -> dict[str, object]:
@@ -104,7 +111,7 @@ def test_a_failed_write_leaves_the_old_report(plan, tmp_path, monkeypatch):
     assert "<title>old" in path.read_text()
 
 
-def test_names_stay_text():
+def test_names_stay_text(report):
     model = trained(Named())
     page = report(analyze(model, EXAMPLE), model=model, title=HOSTILE[0], source=HOSTILE[1])
     for name in HOSTILE[:2]:
@@ -121,7 +128,7 @@ def test_embedded_data_reads_back_the_same(text):
     assert not re.search("[<>&]", embed([text]))
 
 
-def test_only_gamma_and_beta_are_taken():
+def test_only_gamma_and_beta_are_taken(report):
     model = trained(Mixed())
     plan = analyze(model, EXAMPLE)
     tensors = dict(model.named_parameters()) | dict(model.named_buffers())
@@ -147,14 +154,14 @@ def test_without_a_cut_it_opens_at_half_the_work(plan):
     assert opening(stiff, None).threshold == 1.0
 
 
-def test_a_model_without_prunable_layers_has_a_report_too():
+def test_a_model_without_prunable_layers_has_a_report_too(report):
     model = nn.Sequential(nn.Conv2d(3, 4, 3))
     data = data_in(report(analyze(model, EXAMPLE), model=model, title="one layer"))
     assert data["groups"] == []
     assert data["state"]["threshold"] == 0.0
 
 
-def test_measurements_travel_along(plan):
+def test_measurements_travel_along(plan, report):
     page = report(
         plan, title="", points=[Point("fine-tuned", 10, 0.93)], rows=[{"method": "ours", "top-1": 0.93}]
     )
@@ -163,7 +170,7 @@ def test_measurements_travel_along(plan):
     assert data["measured"] == [{"method": "ours", "top-1": 0.93}]
 
 
-def test_text_can_be_read_in_both_themes():
+def test_text_can_be_read_in_both_themes(report):
     """Contrast of at least 4.5 to 1 for text, 3 to 1 for what is drawn (WCAG 2.2 AA)."""
     page = re.sub(r"\s+", " ", report(analyze(trained(Mixed()), EXAMPLE), title=""))
     for block in re.findall(r":root(?:\[data-theme=\"dark\"\])? \{ (.*?)\}", page):

@@ -18,7 +18,7 @@ from slimilar.trace import named_tensors
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
-__all__ = ["Latency", "Point", "report", "write_report"]
+__all__ = ["Latency", "Point", "write_report"]
 
 
 @dataclass(frozen=True)
@@ -39,37 +39,6 @@ class Latency:
     device: str = ""
 
 
-def report(
-    plan: Plan,
-    *,
-    model: nn.Module | Mapping[str, Tensor] | None = None,
-    title: str,
-    source: str | None = None,
-    cut: Cut | None = None,
-    points: Sequence[Point] = (),
-    latency: Latency | None = None,
-    rows: Sequence[Mapping[str, Any]] = (),
-) -> str:
-    """Return the explorer of a plan as one HTML page that needs nothing else.
-
-    `model` may be the module or its tensors by name; only gamma and beta of batch norms are read. `source` is
-    what follows `slimilar prune` to get this plan: the model and the options, as on a command line. The page
-    opens at `cut`. `points` are drawn on the trade-off curve; `rows` are measurements, shown as a table.
-    """
-    tensors = {} if model is None else model if isinstance(model, Mapping) else named_tensors(model)
-    data = {
-        "title": title,
-        "source": source,
-        "state": asdict(opening(plan, cut)),
-        "cut": cut is not None,
-        "points": [asdict(point) for point in points],
-        "latency": asdict(latency) if latency is not None else None,
-        "measured": [{str(key): value for key, value in row.items()} for row in rows],
-        **describe(plan, tensors),
-    }
-    return render(data)
-
-
 def write_report(
     path: str | os.PathLike[str],
     plan: Plan,
@@ -82,8 +51,21 @@ def write_report(
     latency: Latency | None = None,
     rows: Sequence[Mapping[str, Any]] = (),
 ) -> Path:
-    """Write the explorer of a plan, whole or not at all, and return where; see `report`."""
-    text = report(
-        plan, model=model, title=title, source=source, cut=cut, points=points, latency=latency, rows=rows
-    )
-    return write_text(path, text)
+    """Write the explorer of a plan, one HTML page that needs nothing else, and return where.
+
+    `model` may be the module or its tensors by name; only gamma and beta of batch norms are read. `source` is
+    what follows `slimilar prune` to get this plan: the model and the options, as on a command line. The page
+    opens at `cut`. `points` are drawn on the trade-off curve; `rows` are measurements, shown as a table.
+    The file is written whole or not at all.
+    """
+    tensors = {} if model is None else model if isinstance(model, Mapping) else named_tensors(model)
+    data = {
+        "title": title,
+        "source": source,
+        "state": asdict(opening(plan, cut)),
+        "points": [asdict(point) for point in points],
+        "latency": asdict(latency) if latency is not None else None,
+        "measured": [{str(key): value for key, value in row.items()} for row in rows],
+        **describe(plan, tensors),
+    }
+    return write_text(path, render(data))

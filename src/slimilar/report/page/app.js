@@ -153,9 +153,14 @@ function sameWidths(other) {
 
 function showCommand() {
   const text = language === "shell" ? shellCommand(network, state, data.source) : pythonCommand(network, state);
-  setText(byId("command"), text);
+  if (byId("command").textContent !== text) byId("command").replaceChildren(...inOptions(text));
   byId("as-shell").setAttribute("aria-pressed", String(language === "shell"));
   byId("as-python").setAttribute("aria-pressed", String(language === "python"));
+}
+
+/** Let a long command break between its options, never within one; the text stays as it is. */
+function inOptions(text) {
+  return text.split(/( )(?=--)/).map((part) => (part === " " ? part : el("span", {}, part)));
 }
 
 // --- starting -------------------------------------------------------------------------------------------------
@@ -200,7 +205,7 @@ function setTheme(wish) {
   document.documentElement.dataset.theme = wish !== "auto" ? wish : systemIsDark.matches ? "dark" : "light";
   const [label, words] = THEME_WORDS[wish];
   setText(byId("theme"), label);
-  byId("theme").ariaLabel = `Colours: ${words}. Press to change`;
+  setLabel(byId("theme"), `Colours: ${words}. Press to change`);
   forgetInks();
   layerView.update(state, result);
 }

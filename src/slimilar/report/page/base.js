@@ -6,7 +6,8 @@ const byId = (id) => document.getElementById(id);
 function el(tag, properties = {}, ...children) {
   const node = document.createElement(tag);
   for (const [key, value] of Object.entries(properties)) {
-    if (key in node && key !== "list") node[key] = value;
+    if (key === "label") setLabel(node, value);
+    else if (key in node) node[key] = value;
     else node.setAttribute(key, value);
   }
   node.append(...children);
@@ -20,6 +21,9 @@ function svg(tag, attributes = {}, ...children) {
   node.append(...children);
   return node;
 }
+
+/** What a screen reader says for a node. */
+function setLabel(node, text) { node.setAttribute("aria-label", text); }
 
 /** Set text only where it changed: an untouched node costs no layout. */
 function setText(node, text) {

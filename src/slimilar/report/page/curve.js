@@ -66,7 +66,7 @@ class CurveView {
     const x = this.x(state.threshold), shares = LINES.map(([kind]) => this.shareOf(result, kind));
     for (const [name, value] of [["x1", x], ["x2", x], ["y1", this.top], ["y2", this.height - this.bottom]]) this.rule.setAttribute(name, value);
     this.dots.forEach((dot, i) => { dot.setAttribute("cx", x); dot.setAttribute("cy", this.y(shares[i])); });
-    this.root.ariaLabel = `Trade-off. At threshold ${short(state.threshold)} stay ${LINES.map(([, word], i) => `${percent(shares[i])} of ${word}`).join(", ")}.`;
+    setLabel(this.root, `Trade-off. At threshold ${short(state.threshold)} stay ${LINES.map(([, word], i) => `${percent(shares[i])} of ${word}`).join(", ")}.`);
   }
 
   shareOf(result, kind) { return result[kind] / Math.max(1, this.network.before[kind]); }

@@ -35,11 +35,11 @@ class FlowView {
       el("span", { className: "lane" }, bar), count);
     button.dataset.row = index;
     node.append(this.sign(row), button);
-    return { node, row, index, button, kept, count, bar, before: null };
+    return { node, row, index, button, kept, count, bar };
   }
 
   sign(row) {
-    const sign = el("span", { className: "sign", ariaHidden: "true" }, JOIN_SIGNS[row.kind] || "");
+    const sign = el("span", { className: "sign", "aria-hidden": "true" }, JOIN_SIGNS[row.kind] || "");
     sign.style.left = `${row.lane * LANE + LANE / 2}px`;
     return sign;
   }
@@ -126,9 +126,9 @@ class FlowView {
       item.button.classList.toggle("own", own);
       item.button.classList.toggle("whole", now === row.width);
       item.button.setAttribute("aria-pressed", String(item.index === selected));
-      item.button.ariaLabel = row.reason
+      setLabel(item.button, row.reason
         ? `${row.name}, ${plural(row.width, "channel")}, stays whole: ${row.reason}`
-        : `${row.name}, ${now} of ${plural(row.width, "channel")} kept${own ? ", own threshold" : ""}`;
+        : `${row.name}, ${now} of ${plural(row.width, "channel")} kept${own ? ", own threshold" : ""}`);
     }
   }
 }

@@ -17,7 +17,7 @@ class HeatView {
       this.paint();
     }
     this.speaker = speaker;
-    this.node.ariaLabel = `Distances between ${plural(group.width, "channel")}, ordered by the dendrogram; outlined squares merge`;
+    setLabel(this.node, `Distances between ${plural(group.width, "channel")}, ordered by the dendrogram; outlined squares merge`);
     this.surface.draw();
   }
 

@@ -22,7 +22,7 @@ class LayerView {
     this.norm = 0;
     this.title = el("h2", { id: "layer-title" }, this.row.name);
     this.widths = el("p", { className: "widths" });
-    const close = el("button", { type: "button", className: "quiet close", ariaLabel: "Close this layer" }, "Close");
+    const close = el("button", { type: "button", className: "quiet close", label: "Close this layer" }, "Close");
     close.addEventListener("click", () => this.actions.close());
     const head = el("header", {}, el("div", {}, this.title, this.widths), close);
     this.around = el("div", { className: "around" });
@@ -55,7 +55,7 @@ class LayerView {
   normChoice() {
     const { norms } = this.group;
     if (norms.length < 2) return "";
-    const select = el("select", { ariaLabel: "Batch norm" }, ...norms.map(({ module }, i) =>
+    const select = el("select", { label: "Batch norm" }, ...norms.map(({ module }, i) =>
       el("option", { value: i }, this.network.modules[module])));
     select.addEventListener("change", () => { this.norm = Number(select.value); this.refresh(); });
     return select;
@@ -65,14 +65,14 @@ class LayerView {
     const g = this.group.index;
     this.follow = el("button", { type: "button" }, "Follow the threshold");
     this.whole = el("button", { type: "button" }, "Keep whole");
-    this.slider = el("input", { type: "range", min: 0, max: 1000, step: 1, ariaLabel: "Own threshold of this layer" });
-    this.number = el("input", { type: "text", inputMode: "decimal", ariaLabel: "Own threshold as a number" });
+    this.slider = el("input", { type: "range", min: 0, max: 1000, step: 1, label: "Own threshold of this layer" });
+    this.number = el("input", { type: "text", inputMode: "decimal", label: "Own threshold as a number" });
     this.follow.addEventListener("click", () => this.actions.override(g, null));
     this.whole.addEventListener("click", () => this.actions.override(g, 0));
     this.slider.addEventListener("input", () => this.actions.override(g, toThreshold(this.slider.value / 1000)));
     this.number.addEventListener("change", () => this.actions.override(g, this.actions.read(this.number, this.now)));
     return el("div", { className: "own-controls" },
-      el("div", { className: "tabs", role: "group", ariaLabel: "Threshold of this layer" }, this.follow, this.whole),
+      el("div", { className: "tabs", role: "group", label: "Threshold of this layer" }, this.follow, this.whole),
       el("label", { className: "own-slider" }, el("span", {}, "own"), this.slider), this.number);
   }
 

@@ -14,7 +14,7 @@ function forgetInks() { inks = new Map(); }
 class Surface {
   /** `tall` gives the height of the canvas for its width. */
   constructor(label, tall, draw) {
-    this.canvas = el("canvas", { role: "img", ariaLabel: label });
+    this.canvas = el("canvas", { role: "img", label });
     this.tall = tall;
     this.onDraw = draw;
     this.width = 0;

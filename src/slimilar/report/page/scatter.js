@@ -12,7 +12,7 @@ class ScatterView {
     Object.assign(this, { group, norm, speaker });
     const many = clusters.filter(([, members]) => members.length > 1);
     this.inks = new Map(many.slice(0, CLUSTER_INKS.length).map(([who], i) => [who, CLUSTER_INKS[i]]));
-    this.node.ariaLabel = `Gamma against beta of ${plural(group.width, "channel")} in ${plural(clusters.length, "cluster")}`;
+    setLabel(this.node, `Gamma against beta of ${plural(group.width, "channel")} in ${plural(clusters.length, "cluster")}`);
     this.surface.draw();
   }
 

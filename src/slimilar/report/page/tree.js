@@ -14,7 +14,7 @@ class TreeView {
 
   show(group, steps, threshold) {
     Object.assign(this, { group, steps, threshold });
-    this.node.ariaLabel = `Dendrogram of ${plural(group.width, "channel")}; ${plural(steps, "merge")} made, cut at ${short(threshold)}`;
+    setLabel(this.node, `Dendrogram of ${plural(group.width, "channel")}; ${plural(steps, "merge")} made, cut at ${short(threshold)}`);
     this.surface.draw();
   }
 
