@@ -81,7 +81,6 @@ function note(text, wrong = false) {
 // --- showing --------------------------------------------------------------------------------------------------
 
 function update() {
-  const start = performance.now();
   result = network.measure(state);
   showNumbers();
   flowView.update(state, result, selected);
@@ -89,10 +88,7 @@ function update() {
   layerView.update(state, result);
   tableView.update(state, result);
   showCommand();
-  spent = performance.now() - start;
 }
-
-let spent = 0;
 
 function showNumbers() {
   const slider = byId("slider"), { before } = network;
@@ -255,6 +251,5 @@ window.slimilar = {
   network, change, select, parseBudget,
   get state() { return state; },
   get result() { return result; },
-  get spent() { return spent; },
   ready: performance.now(),
 };
