@@ -144,7 +144,8 @@ def prune(
 
     `calibration` is a tensor of unlabelled pictures, an iterable of batches, or "synthesize". With pictures, "auto"
     chooses channels by what the output feels (for a budget) and fits the readers by least squares; without, it
-    is the paper's similarity, and readers take in what the channels that left are expected to have said.
+    is the paper's similarity, and readers take in what the channels that left are expected to have said, given
+    batch norms and filters alone.
 
     >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3))
     >>> _ = nn.init.normal_(net[1].weight), nn.init.normal_(net[1].bias)
@@ -169,7 +170,7 @@ def prune(
     )  # fmt: skip
     if not plan.groups:
         raise nothing(plan.frozen)
-    how = substitute if substitute != "auto" else "mean" if calibration is None else "linear"
+    how = "linear" if substitute == "auto" else substitute
     if how != "none":
         flops, params = _leave_room(model, example, plan, flops, params)
     cut = plan.at(threshold, flops=flops, macs=macs, params=params, round_to=round_to, thresholds=thresholds)

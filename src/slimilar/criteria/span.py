@@ -25,9 +25,9 @@ from slimilar.criteria.base import Sight, Weights, free_units
 from slimilar.errors import InvalidInput
 from slimilar.groups import ChannelGroup
 from slimilar.similarity import NOBODY, RemovalOrder
-from slimilar.substitute.linear import absorb, scale_of
+from slimilar.substitute.linear import absorb, regression, scale_of, silence
 from slimilar.substitute.sites import Site, find_sites, pixels
-from slimilar.substitute.solve import Elimination, Moments, backward_elimination, mixing
+from slimilar.substitute.solve import Elimination, Moments, backward_elimination
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -120,15 +120,17 @@ class _Scan:
 
     def _kernels(self, site: Site) -> Tensor:
         """Return B of a reader, its outputs scaled as the batch norm behind it scales them."""
-        weight = self.tensors[site.weight].movedim(site.weight_axis, 1)
-        by_position = weight.index_select(1, torch.from_numpy(site.weight_index)).double()
-        if site.norm is not None and weight.shape[0] == len(
-            scale_of(self.sight.tape, self.tensors, site.norm)
-        ):
-            scale = scale_of(self.sight.tape, self.tensors, site.norm)
-            by_position = by_position * scale.double().reshape([-1] + [1] * (by_position.ndim - 1))
-        flat = by_position.transpose(0, 1).flatten(1)
-        return flat @ flat.T
+        weight = self.tensors[site.weight].movedim(site.weight_axis, 1).double()
+        weight = weight.reshape(*weight.shape[:2], -1)
+        if site.norm is not None:
+            scale = scale_of(self.sight.tape, self.tensors, site.norm).double()
+            weight = weight * scale.reshape(-1, 1, 1) if len(scale) == len(weight) else weight
+        kernels = torch.zeros(len(site.units), len(site.units), dtype=torch.float64)
+        index = torch.from_numpy(site.weight_index)
+        for outputs, positions in site.blocks(len(weight)):
+            flat = weight[outputs][:, index[positions]].transpose(0, 1).flatten(1)
+            kernels[positions[:, None], positions] = flat @ flat.T
+        return kernels
 
     def _eliminate(self, g: int) -> Elimination:
         group, start = self.groups[g], self.starts[g]
@@ -180,28 +182,22 @@ class _Scan:
             return 0.0
         tensors, constants = dict(self.tensors), {}
         for site in self.sites_of[g]:
-            constant = self._stand_in(tape, site, gone + self.starts[g], tensors)
+            constant = self._stand_in(site, gone + self.starts[g], tensors)
             if constant is not None:
                 constants[site.op] = constant
             replay.refresh(tape, site.op, site.value, values, tensors)
         replay.run(tape, values, tensors, op, constants=constants)
         return divergence([values[v] for v in tape.outputs], wanted)
 
-    def _stand_in(
-        self, tape: replay.Tape, site: Site, gone: Ints, tensors: dict[str, Tensor]
-    ) -> Tensor | None:
+    def _stand_in(self, site: Site, gone: Ints, tensors: dict[str, Tensor]) -> Tensor | None:
         """Mix the channels that stay at a reader for those that left; return the constant for its output."""
-        away = np.isin(site.units, gone)
-        kept, removed = torch.from_numpy(np.flatnonzero(~away)), torch.from_numpy(np.flatnonzero(away))
+        stays = ~np.isin(site.units, gone)
         weight = tensors[site.weight].movedim(site.weight_axis, 1)
         if site.op in self.covariances:
-            mean = self.means[site.op]
-            matrix = mixing(self.covariances[site.op], kept, removed, 1e-3)
-            constant = mean[removed] - matrix @ mean[kept]
+            stand_in = regression(self.means[site.op], self.covariances[site.op], 1e-3)
         else:
-            matrix = torch.zeros(len(removed), len(kept), dtype=torch.float64)
-            constant = torch.zeros(len(removed), dtype=torch.float64)
-        new, shift = absorb(weight, site, kept, removed, matrix, constant)
+            stand_in = silence
+        new, shift = absorb(weight, site, stays, stand_in)
         tensors[site.weight] = new.movedim(1, site.weight_axis).contiguous()
         return shift
 

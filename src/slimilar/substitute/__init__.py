@@ -15,9 +15,17 @@ from slimilar.groups import Grouping
 from slimilar.replay import Tape
 from slimilar.rewrite import Surgery, add_bias, operate
 from slimilar.substitute.expected import Channels, at_readers
-from slimilar.substitute.linear import Network, Settings, absorb, install, substitute_linear
+from slimilar.substitute.linear import (
+    Network,
+    Settings,
+    StandIn,
+    absorb,
+    install,
+    regression,
+    silence,
+    substitute_linear,
+)
 from slimilar.substitute.sites import Site, find_sites
-from slimilar.substitute.solve import mixing
 from slimilar.trace import Trace, copy_with
 
 Kept = NDArray[np.bool_]
@@ -49,39 +57,30 @@ def substitute(
         stays = np.append(kept, True)[site.units]
         if stays.all():
             continue
-        matrix, constant = _stand_in(how, site, stays, stand_ins, known.get(site.op))
         weight = network.pruned[site.weight].movedim(site.weight_axis, 1)
-        kept_, removed = torch.from_numpy(np.flatnonzero(stays)), torch.from_numpy(np.flatnonzero(~stays))
-        new, shift = absorb(weight, site, kept_, removed, matrix, constant)
+        new, shift = absorb(weight, site, stays, _stand_in(how, site, stand_ins, known.get(site.op)))
         install(tape, network, site, new.movedim(1, site.weight_axis), shift)
     return network
 
 
-def _stand_in(
-    how: str, site: Site, stays: Kept, stand_ins: StandIns, channels: Channels | None
-) -> tuple[Tensor, Tensor]:
-    """Return the matrix and the constant that replace the removed positions of a reader by the kept ones."""
-    kept, removed = np.flatnonzero(stays), np.flatnonzero(~stays)
-    matrix = torch.zeros(len(removed), len(kept), dtype=torch.float64)
-    constant = torch.zeros(len(removed), dtype=torch.float64)
+def _stand_in(how: str, site: Site, stand_ins: StandIns, channels: Channels | None) -> StandIn:
+    """Return how removed positions of a reader are replaced by kept ones."""
     if how == "merge":
-        return _merged(site, kept, removed, stand_ins, matrix), constant
+        return lambda kept, removed: _merged(site, kept, removed, stand_ins)
     if channels is None or how == "none":
-        return matrix, constant
+        return silence
     mean = channels.expectation()
-    k, r = torch.from_numpy(kept), torch.from_numpy(removed)
     spread = channels.covariance() if how == "linear" else None
     if spread is not None:
-        matrix = mixing(spread, k, r, 1e-2)
-    return matrix, mean[r] - matrix @ mean[k]
+        return regression(mean, spread, 1e-2)
+    return lambda kept, removed: (silence(kept, removed)[0], mean[removed])
 
 
-def _merged(
-    site: Site, kept: NDArray[np.int64], removed: NDArray[np.int64], stand_ins: StandIns, matrix: Tensor
-) -> Tensor:
+def _merged(site: Site, kept: Tensor, removed: Tensor, stand_ins: StandIns) -> tuple[Tensor, Tensor]:
     """Let each removed position be read from the same place of the unit that stands in for it (Eq. 6)."""
+    matrix, constant = silence(kept, removed)
     column = {int(p): i for i, p in enumerate(kept)}
-    for row, p in enumerate(removed):
+    for row, p in enumerate(removed.tolist()):
         unit = int(site.units[p])
         if unit not in stand_ins:
             raise InvalidInput(
@@ -90,9 +89,9 @@ def _merged(
             )
         turn = int(np.flatnonzero(np.flatnonzero(site.units == unit) == p)[0])
         places = np.flatnonzero(site.units == stand_ins[unit])
-        if turn < len(places):
+        if turn < len(places) and int(places[turn]) in column:
             matrix[row, column[int(places[turn])]] = 1.0
-    return matrix
+    return matrix, constant
 
 
 def rebuild(

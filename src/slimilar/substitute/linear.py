@@ -126,7 +126,7 @@ def _fit(
     if (conv or linear) and unknowns <= LARGEST and settings.form == "patch":
         new, shift = _fit_patches(tape, network, pairs, site, weight, kept_index, settings, conv)
     else:
-        new, shift = _fit_mixing(network, pairs, site, weight, stays, settings, tape)
+        new, shift = _fit_mixing(network, pairs, site, weight, stays, settings)
     install(tape, network, site, new.movedim(1, site.weight_axis), shift)
     _refresh(tape, network, pairs, site)
 
@@ -212,49 +212,55 @@ def _rows(
 
 
 def _fit_mixing(
-    network: Network,
-    pairs: Sequence[Pair],
-    site: Site,
-    weight: Tensor,
-    stays: Kept,
-    settings: Settings,
-    tape: Tape,
+    network: Network, pairs: Sequence[Pair], site: Site, weight: Tensor, stays: Kept, settings: Settings
 ) -> tuple[Tensor, Tensor]:
     """One matrix between channels: every removed channel is a combination of the kept ones."""
     generator = torch.Generator().manual_seed(settings.seed + site.op)
     moments = Moments(len(site.units))
     for pair in pairs:
         moments.add(pixels(pair.pruned[site.value], site.axis, 100_000 // len(pairs), generator))
-    kept, removed = torch.from_numpy(np.flatnonzero(stays)), torch.from_numpy(np.flatnonzero(~stays))
-    covariance, mean = moments.covariance(), moments.mean()
-    matrix = mixing(covariance, kept, removed, settings.ridge)
-    constant = mean[removed] - matrix @ mean[kept]
-    return absorb(weight, site, kept, removed, matrix, constant)
+    return absorb(weight, site, stays, regression(moments.mean(), moments.covariance(), settings.ridge))
 
 
-def absorb(
-    weight: Tensor, site: Site, kept: Tensor, removed: Tensor, matrix: Tensor, constant: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Return a kernel that reads the stand-ins of removed channels from the kept ones, and the constant left over."""
+StandIn = Callable[
+    [Tensor, Tensor], tuple[Tensor, Tensor]
+]  # kept and removed positions -> matrix and constant
+
+
+def regression(mean: Tensor, covariance: Tensor, strength: float) -> StandIn:
+    """Let removed positions be the best combination of kept ones plus a constant."""
+
+    def stand_in(kept: Tensor, removed: Tensor) -> tuple[Tensor, Tensor]:
+        matrix = mixing(covariance, kept, removed, strength)
+        return matrix, mean[removed] - matrix @ mean[kept]
+
+    return stand_in
+
+
+def silence(kept: Tensor, removed: Tensor) -> tuple[Tensor, Tensor]:
+    """Let removed positions say nothing."""
+    zeros = torch.zeros(len(removed), len(kept), dtype=torch.float64)
+    return zeros, zeros.new_zeros(len(removed))
+
+
+def absorb(weight: Tensor, site: Site, stays: Kept, stand_in: StandIn) -> tuple[Tensor, Tensor]:
+    """Return a kernel (out, in, taps...) that reads stand-ins for removed channels, and the constant left over."""
+    new = weight.double().flatten(2) if weight.ndim > 2 else weight.double()[..., None].clone()
+    new = new.clone()
+    shift = torch.zeros(weight.shape[0], dtype=torch.float64)
     index = torch.from_numpy(site.weight_index)
-    by_position = weight.index_select(1, index)  # (out, positions, taps...)
-    taken = torch.einsum("or...,rk->ok...", by_position[:, removed].double(), matrix)
-    new = by_position.double().clone()
-    new[:, kept] += taken
-    new[:, removed] = 0
-    shift = (
-        by_position[:, removed].double().flatten(2).sum(2) @ constant
-        if weight.ndim > 2
-        else (by_position[:, removed].double() @ constant)
-    )
-    result = torch.zeros_like(weight)
-    if site.plain:
-        result[:, index] = new.to(weight.dtype)
-    else:  # several positions share an index: what they ask for is averaged
-        uses = torch.zeros(weight.shape[1]).index_add_(0, index, torch.ones(len(index)))
-        summed = torch.zeros_like(weight, dtype=torch.float64).index_add_(1, index, new)
-        result = (summed / uses.clamp_min(1).reshape([1, -1] + [1] * (weight.ndim - 2))).to(weight.dtype)
-    return result, shift.to(weight.dtype)
+    for outputs, positions in site.blocks(weight.shape[0]):
+        kept, removed = (torch.from_numpy(positions[stays[positions] == s]) for s in (True, False))
+        if len(removed) == 0:
+            continue
+        part = new[outputs]
+        gone = part[:, index[removed]]
+        if len(kept):
+            matrix, constant = stand_in(kept, removed)
+            part[:, index[kept]] += torch.einsum("ort,rk->okt", gone, matrix)
+            shift[outputs] += gone.sum(2) @ constant
+        part[:, index[removed]] = 0
+    return new.reshape(weight.shape).to(weight.dtype), shift.to(weight.dtype)
 
 
 def install(tape: Tape, network: Network, site: Site, weight: Tensor, shift: Tensor) -> None:

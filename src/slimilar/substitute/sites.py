@@ -12,7 +12,7 @@ from torch import Tensor
 
 from slimilar.groups import Grouping
 from slimilar.replay import Held, Play, Slot, Tape
-from slimilar.trace import Trace
+from slimilar.trace import Read, Trace
 
 Ints = NDArray[np.int64]
 
@@ -32,6 +32,13 @@ class Site:
     bias: str | None
     norm: int | None  # the batch norm right behind it, as an operator on the tape
     add: tuple[int, int] | None  # the addition behind that: the operator and the other value it takes
+    groups: int = 1  # of a convolution: each group of outputs reads its own part of the input
+
+    def blocks(self, outputs: int) -> list[tuple[slice, Ints]]:
+        """Return which outputs read which positions."""
+        each = outputs // self.groups
+        parts = np.split(np.arange(len(self.units)), self.groups)
+        return [(slice(i * each, (i + 1) * each), part) for i, part in enumerate(parts)]
 
     @property
     def plain(self) -> bool:
@@ -52,25 +59,39 @@ def find_sites(trace: Trace, grouping: Grouping, tape: Tape) -> list[Site]:
         value = _input_slot(tape.plays[read.op])
         if value is not None and len({(n, a) for n, a, _ in places}) == 1:
             index = np.array([i for _, _, i in places], np.int64)
-            norm, add = _behind(tape, read.op)
-            bias = _bias(tape.plays[read.op])
-            name, axis_, _ = places[0]
-            found.append(
-                Site(
-                    read.op,
-                    trace.ops[read.op].module,
-                    value,
-                    read.axis,
-                    units,
-                    name,
-                    axis_,
-                    index,
-                    bias,
-                    norm,
-                    add,
-                )
-            )
+            name, along, _ = places[0]
+            groups = _groups(tape.plays[read.op])
+            if groups == 1 or along == 1:  # grouped transposed convolutions are read in another order
+                found.append(_site(trace, tape, read, units, index, name, along, value, groups))
     return found
+
+
+def _site(
+    trace: Trace,
+    tape: Tape,
+    read: Read,
+    units: Ints,
+    index: Ints,
+    name: str,
+    axis: int,
+    value: int,
+    groups: int,
+) -> Site:
+    norm, add = _behind(tape, read.op)
+    return Site(
+        op=read.op,
+        module=trace.ops[read.op].module,
+        value=value,
+        axis=read.axis,
+        units=units,
+        weight=name,
+        weight_axis=axis,
+        weight_index=index,
+        bias=_bias(tape.plays[read.op]),
+        norm=norm,
+        add=add,
+        groups=groups,
+    )
 
 
 def _input_slot(play: Play) -> int | None:
@@ -81,6 +102,10 @@ def _input_slot(play: Play) -> int | None:
     if "addmm" in name:
         return play.args[1].value if isinstance(play.args[1], Slot) else None
     return play.args[0].value if play.args and isinstance(play.args[0], Slot) else None
+
+
+def _groups(play: Play) -> int:
+    return int(play.args[8]) if "convolution" in play.func.name() else 1
 
 
 def _bias(play: Play) -> str | None:
@@ -104,11 +129,6 @@ def _behind(tape: Tape, op: int) -> tuple[int | None, tuple[int, int] | None]:
         if len(others) == 1 and not play.kwargs.get("alpha"):
             return norm, (users[0], others[0])
     return norm, None
-
-
-def by_unit(site: Site) -> dict[int, Ints]:
-    """Return the positions of every unit at a site."""
-    return {int(u): np.flatnonzero(site.units == u) for u in np.unique(site.units[site.units >= 0])}
 
 
 # --- rows: what a reader sees, one sample a row ---------------------------------------------------------------

@@ -95,7 +95,7 @@ def backward_elimination(
     give it. Then $B$ takes in the stand-ins and $Q$ loses i. `units[r][p]` is the unit at position p of reader r.
     """
     precisions = [torch.linalg.inv(ridge(c)).numpy() for c in covariances]
-    weights = [np.array(b, np.float64) for b in kernels]
+    weights = [b.double().numpy().copy() for b in kernels]
     alive = np.ones(count, np.bool_)
     open_units = np.zeros(count, np.bool_)
     open_units[free] = True

@@ -1,0 +1,129 @@
+"""Two published ways to keep accuracy without training, from their papers' equations, on this library's trace.
+
+Model Folding (ICLR 2025): k-means on a layer's filters (batch norm folded in), each cluster replaced by its mean, the
+readers' kernels summed, and the variance that averaging takes away repaired in closed form. No data.
+GRAIL (2026): channels by magnitude, the same share in every layer, then ridge regression on the Gram matrix of the
+reader's input, channel by channel, from unlabelled pictures.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import torch
+from scipy.cluster.vq import kmeans2
+from torch import Tensor, nn
+
+import slimilar
+from slimilar.prune import _tape, apply
+from slimilar.rewrite import operate, surgery
+from slimilar.substitute import find_sites, rebuild, substitute_linear
+from slimilar.substitute.linear import Settings
+from slimilar.trace import named_tensors
+
+
+def grail(model: nn.Module, example: Tensor, flops: float, pictures: Tensor) -> nn.Module:
+    """Magnitude, one ratio, then ridge on the Gram matrix."""
+    plan = slimilar.analyze(model, example, criterion="magnitude-l2")
+    cut = plan.at(flops=flops)
+    structure, batches = plan.structure, list(pictures.split(128))
+    tape = _tape(model, example, structure, len(batches[0]))
+    sites = find_sites(structure.trace, structure.grouping, tape)
+    settings = Settings(form="mix", correct_stream=False, polish=False)
+    tensors = {n: t.detach() for n, t in named_tensors(model).items()}
+    network = substitute_linear(tape, sites, tensors, cut.mask, batches, settings)
+    done = surgery(structure.trace, structure.grouping, cut.mask)
+    return rebuild(model, network, sites, done)[0].eval()
+
+
+def folding(model: nn.Module, example: Tensor, flops: float) -> nn.Module:
+    """Model Folding with its data-free variance repair, the same share of every layer."""
+    plan = slimilar.analyze(model, example, criterion="magnitude-l2")
+    cut = plan.at(flops=flops)
+    folded = copy.deepcopy(model)
+    mask = cut.mask.copy()
+    starts = dict(
+        zip((g.name for g in plan.structure.grouping.groups), plan.structure.grouping.offsets, strict=True)
+    )
+    with torch.no_grad():
+        for group in plan.groups:
+            kept = _fold(folded, group, cut.widths[group.name])
+            mask[starts[group.name] : starts[group.name] + group.width] = kept
+    return operate(folded, surgery(plan.structure.trace, plan.structure.grouping, mask)).eval()
+
+
+def _fold(model: nn.Module, group: object, width: int) -> np.ndarray:
+    """Cluster one group's filters, put each cluster's mean in the place of its first member; return who stays."""
+    conv = model.get_submodule(group.name)  # type: ignore[attr-defined]
+    norm = model.get_submodule(group.batch_norms[0].module)  # type: ignore[attr-defined]
+    scale = norm.weight / (norm.running_var + norm.eps).sqrt()
+    shift = norm.bias - norm.running_mean * scale
+    if conv.bias is not None:
+        shift = shift + conv.bias * scale
+    filters = conv.weight.flatten(1) * scale[:, None]
+    points = torch.cat([filters, shift[:, None]], 1).double().numpy()
+    _, label = kmeans2(points, width, minit="++", seed=0, iter=50)
+    kept = np.zeros(len(label), np.bool_)
+    for c in np.unique(label):
+        members = np.flatnonzero(label == c)
+        kept[members[0]] = True
+        _merge(model, group, conv, norm, members, filters, shift)
+    return kept
+
+
+def _merge(
+    model: nn.Module,
+    group: object,
+    conv: nn.Module,
+    norm: nn.Module,
+    members: np.ndarray,
+    filters: Tensor,
+    shift: Tensor,
+) -> None:
+    first, rows = int(members[0]), filters[members]
+    unit = torch.nn.functional.normalize(rows, dim=1)
+    n = len(members)
+    alike = ((unit @ unit.T).sum() - n) / max(1, n * n - n) if n > 1 else torch.tensor(1.0)
+    repair = (
+        n / (n + (n * n - n) * alike.clamp(0, 1)).sqrt() if n > 1 else 1.0
+    )  # averaging shrinks the spread
+    conv.weight[first] = (rows.mean(0) * repair).reshape(conv.weight[first].shape)
+    norm.weight[first], norm.bias[first] = (norm.running_var[first] + norm.eps).sqrt(), shift[members].mean()
+    norm.running_mean[first] = 0 if conv.bias is None else conv.bias[first]
+    for reader in group.readers:  # type: ignore[attr-defined]
+        weight = model.get_parameter(reader.weight)
+        places = [int(reader.weight_index[p]) for u in members for p in np.flatnonzero(reader.units == u)]
+        weight[:, places[0]] = weight[:, places].sum(1)
+
+
+def torch_pruning(model: nn.Module, example: Tensor, flops: float) -> nn.Module:
+    """Torch-Pruning's magnitude pruner, one ratio, inner channels; the ratio is found by bisection on FLOPs."""
+    import torch_pruning as tp
+
+    names = {g.name for g in slimilar.analyze(model, example, criterion="magnitude-l2").groups}
+    target = flops * slimilar.count(model, example).flops
+    low, high, best = 0.0, 0.95, model
+    for _ in range(8):
+        ratio = (low + high) / 2
+        twin = copy.deepcopy(model)
+        skip = [m for n, m in twin.named_modules() if isinstance(m, nn.Conv2d | nn.Linear) and n not in names]
+        pruner = tp.pruner.MagnitudePruner(
+            twin,
+            example,
+            importance=tp.importance.MagnitudeImportance(p=2),
+            pruning_ratio=ratio,
+            ignored_layers=skip,
+        )
+        pruner.step()
+        if slimilar.count(twin, example).flops <= target:
+            high, best = ratio, twin
+        else:
+            low = ratio
+    return best.eval()
+
+
+def plain(model: nn.Module, example: Tensor, flops: float) -> nn.Module:
+    """The paper's own procedure before fine-tuning."""
+    plan = slimilar.analyze(model, example)
+    return apply(model, example, plan, plan.at(flops=flops)).model.eval()

@@ -1,0 +1,67 @@
+"""Criteria that rank channels one by one: magnitudes, batch-norm scales, chance. The same ratio in every layer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from slimilar.criteria.base import Weights, free_units
+from slimilar.criteria.similarity import spread
+from slimilar.groups import ChannelGroup, Member
+from slimilar.similarity import NOBODY, RemovalOrder
+
+Floats = NDArray[np.float64]
+Kind = Literal["magnitude-l1", "magnitude-l2", "bn-scale", "random"]
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """Remove the channels of least importance; a height is the share of the layer that has left by then."""
+
+    name: Kind = "magnitude-l2"
+    seed: int = 0
+
+    def orders(self, groups: Sequence[ChannelGroup], weights: Weights) -> list[RemovalOrder | str]:
+        """Return the removal order of every group."""
+        random = np.random.default_rng(self.seed)
+        return [self._order(group, weights, random) for group in groups]
+
+    def _order(
+        self, group: ChannelGroup, weights: Weights, random: np.random.Generator
+    ) -> RemovalOrder | str:
+        if self.name == "bn-scale" and not group.batch_norms:
+            return "no batch norm: there is no scale to rank by"
+        units = free_units(group)
+        order = units[np.argsort(self._importance(group, weights, random)[units], kind="stable")]
+        heights = np.arange(len(order)) / max(1, len(order))
+        return RemovalOrder(order, heights, np.full(len(order), NOBODY))
+
+    def _importance(self, group: ChannelGroup, weights: Weights, random: np.random.Generator) -> Floats:
+        if self.name == "random":
+            return random.random(group.width)
+        if self.name == "bn-scale":
+            return spread(group, weights).numpy()
+        power = 1 if self.name == "magnitude-l1" else 2
+        total = np.zeros(group.width)
+        for member in group.members:
+            if _is_filter(member, group):
+                total += _norms(member, weights, power, group.width)
+        return total
+
+
+def _is_filter(member: Member, group: ChannelGroup) -> bool:
+    """Tell whether a member holds the filters that write the group: the first axis of a writer's weight."""
+    return member.axis == 0 and any(member.tensor == f"{writer}.weight" for writer in group.writers)
+
+
+def _norms(member: Member, weights: Weights, power: int, width: int) -> Floats:
+    """Return the sum of |w|^power over what each unit holds of a weight."""
+    tensor = weights.tensors[member.tensor].detach().double().cpu()
+    sizes = torch.linalg.vector_norm(tensor.flatten(1), power, dim=1).pow(power).numpy()
+    inside = member.units >= 0
+    return np.bincount(member.units[inside], weights=sizes[inside], minlength=width).astype(np.float64)

@@ -1,0 +1,361 @@
+"""What readers do about channels that left: exactness where it is promised, and least squares as it should be."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import slimilar
+from slimilar import models, replay
+from slimilar.calibration import to_batches
+from slimilar.criteria import Span, available
+from slimilar.errors import InvalidInput
+from slimilar.substitute.expected import expect
+from slimilar.substitute.solve import Moments, backward_elimination, least_squares, mixing, ridge
+from slimilar.synthesis import synthesize
+from slimilar.trace import named_tensors, trace
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def pictures(count: int = 64, size: int = 12) -> Tensor:
+    """Smooth random pictures: neighbours alike, as in real ones."""
+    noise = torch.randn(count, 3, size, size, generator=generator(7))
+    return nn.functional.avg_pool2d(noise, 3, 1, 1) * 2
+
+
+def small_net(bias: bool = False) -> nn.Sequential:
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(3, 10, 3, padding=1, bias=False), nn.BatchNorm2d(10), nn.ReLU(),
+        nn.Conv2d(10, 8, 3, padding=1, bias=bias), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(8, 12, 1, bias=True), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(12, 4),
+    )  # fmt: skip
+    net.train()
+    for _ in range(20):
+        net(pictures())
+    with torch.no_grad():
+        for m in net.modules():
+            if isinstance(m, nn.BatchNorm2d):
+                m.weight.uniform_(0.3, 1.5, generator=generator(1))
+                m.bias.normal_(0, 0.5, generator=generator(2))
+    return net.eval()
+
+
+def duplicate(net: nn.Sequential, source: int, copies: list[int]) -> None:
+    """Make channels of the first layer exact copies of another."""
+    with torch.no_grad():
+        for t in (net[0].weight, net[1].weight, net[1].bias, net[1].running_mean, net[1].running_var):
+            t[copies] = t[source].clone()
+
+
+# --- algebra ------------------------------------------------------------------------------------------------------
+
+
+def test_least_squares_is_numpys() -> None:
+    x = torch.randn(200, 6, dtype=torch.float64, generator=generator())
+    y = torch.randn(200, 3, dtype=torch.float64, generator=generator(1))
+    moments = Moments(9)
+    for part in torch.cat([x, y], 1).split(30):
+        moments.add(part)
+    covariance, mean = moments.covariance(), moments.mean()
+    fitted = least_squares(
+        covariance[:6, :6], covariance[:6, 6:], torch.zeros(6, 3, dtype=torch.float64), 0.0
+    )
+    shift = mean[6:] - mean[:6] @ fitted
+    wanted = np.linalg.lstsq(np.c_[x.numpy(), np.ones(200)], y.numpy(), rcond=None)[0]
+    assert np.allclose(np.r_[fitted.numpy(), shift.numpy()[None]], wanted, atol=1e-10)
+
+
+def test_a_strong_ridge_stays_at_the_prior() -> None:
+    x = torch.randn(50, 4, dtype=torch.float64, generator=generator())
+    covariance, prior = torch.cov(x.T), torch.randn(4, 2, dtype=torch.float64, generator=generator(3))
+    cross = covariance @ torch.ones(4, 2, dtype=torch.float64)
+    assert torch.allclose(least_squares(covariance, cross, prior, 1e9), prior, atol=1e-6)
+    free = least_squares(covariance, cross, prior, 0.0)
+    assert torch.allclose(free, torch.ones(4, 2, dtype=torch.float64), atol=1e-8)
+
+
+def test_mixing_is_numpys_regression() -> None:
+    x = torch.randn(300, 5, dtype=torch.float64, generator=generator()) @ torch.randn(
+        5, 5, dtype=torch.float64, generator=generator(1)
+    )
+    kept, removed = torch.tensor([0, 2, 3]), torch.tensor([1, 4])
+    matrix = mixing(torch.cov(x.T), kept, removed, strength=0.0)
+    centred = (x - x.mean(0)).numpy()
+    wanted = np.linalg.lstsq(centred[:, kept], centred[:, removed], rcond=None)[0].T
+    assert np.allclose(matrix.numpy(), wanted, atol=1e-10)
+
+
+def test_backward_elimination_adds_up_the_error_of_regression() -> None:
+    """After each step, the summed error is that of regressing all removed channels on those left."""
+    x = torch.randn(400, 6, dtype=torch.float64, generator=generator()) @ torch.randn(
+        6, 6, dtype=torch.float64, generator=generator(1)
+    )
+    weight = torch.randn(6, 7, dtype=torch.float64, generator=generator(2))
+    covariance = ridge(torch.cov(x.T, correction=0), 1e-4)
+    found = backward_elimination([covariance], [weight @ weight.T], [np.arange(6)], 6, np.arange(6))
+    assert sorted(found.removed.tolist()) == list(range(6))
+    twice = ridge(covariance)  # what the elimination works with
+    for k in range(1, 5):
+        gone = torch.from_numpy(found.removed[:k])
+        left = torch.from_numpy(found.removed[k:].copy())
+        m = mixing(twice, left, gone, 0.0)
+        residual = twice[gone][:, gone] - m @ twice[left][:, gone]
+        assert found.error[k - 1] == pytest.approx(
+            float(torch.trace(weight[gone].T @ residual @ weight[gone])), rel=1e-6
+        )
+
+
+def test_first_to_leave_is_the_one_that_costs_least_by_brute_force() -> None:
+    x = torch.randn(400, 5, dtype=torch.float64, generator=generator()) @ torch.randn(
+        5, 5, dtype=torch.float64, generator=generator(4)
+    )
+    weight = torch.randn(5, 3, dtype=torch.float64, generator=generator(2))
+    covariance = ridge(torch.cov(x.T, correction=0), 1e-4)
+    found = backward_elimination([covariance], [weight @ weight.T], [np.arange(5)], 5, np.arange(5))
+    costs = []
+    for i in range(5):
+        others = torch.tensor([j for j in range(5) if j != i])
+        m = mixing(covariance, others, torch.tensor([i]), 1e-4)
+        costs.append(float((covariance[i, i] - m[0] @ covariance[others, i]) * weight[i].square().sum()))
+    assert int(found.removed[0]) == int(np.argmin(costs))
+
+
+# --- the tape -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["vgg16", "resnet20", "preresnet"])
+def test_playing_the_tape_is_running_the_model(name: str) -> None:
+    net = (models.PreResNet(11) if name == "preresnet" else models.build(name, width=0.25)).eval()
+    x = torch.randn(4, 3, 32, 32, generator=generator())
+    tape = replay.record(net, x)
+    values = replay.start(tape, [x])
+    with torch.no_grad():
+        replay.run(tape, values, named_tensors(net))
+        assert torch.equal(values[tape.outputs[0]], net(x))
+
+
+# --- substitutes --------------------------------------------------------------------------------------------------
+
+
+def test_merging_exact_duplicates_changes_nothing() -> None:
+    net = small_net().double()
+    with torch.no_grad():
+        net[1].weight[2], net[1].bias[2] = (
+            0.05,
+            1.0,
+        )  # Eq. 4 calls near what varies little: these are the nearest
+    duplicate(net, 2, [5, 7])
+    x = pictures(8).double()
+    result = slimilar.prune(net, x[:1], threshold=1e-9, substitute="merge", exclude=["3"])
+    assert {c.members for c in result.clusters["0"] if len(c.members) > 1} == {(2, 5, 7)}
+    assert (result.model(x) - net(x)).abs().max() < 1e-10
+    bare = slimilar.prune(net, x[:1], threshold=1e-9, substitute="none", exclude=["3"])
+    assert (bare.model(x) - net(x)).abs().max() > 1e-4
+
+
+def test_merge_adds_the_kernel_to_the_representatives() -> None:
+    net = small_net()
+    result = slimilar.prune(net, pictures(1), threshold=0.3, substitute="merge")
+    for cluster in result.clusters["0"]:
+        wanted = net[3].weight[:, list(cluster.members)].sum(1)
+        place = result.kept["0"].index(cluster.representative)
+        rows = list(result.kept["3"])
+        assert torch.allclose(result.model[3].weight[:, place], wanted[rows], atol=1e-6)
+
+
+def layer_error(net: nn.Module, small: nn.Module, x: Tensor, kept: tuple[int, ...]) -> float:
+    """How far the second convolution, as its batch norm sees it, is from the original's."""
+    with torch.no_grad():
+        wanted = net[:5](x)[:, list(kept)]
+        return float((small[:5](x) - wanted).square().mean())
+
+
+def test_linear_is_never_worse_than_mean_or_merge_on_the_calibration_pictures() -> None:
+    net, x = small_net(), pictures(64)
+    exclude = ["3"]  # one layer loses channels, so that errors are of one reader
+    errors = {}
+    for how in ("none", "merge", "mean", "linear"):
+        result = slimilar.prune(
+            net, x[:1], threshold=0.35, substitute=how, calibration=x, exclude=exclude, criterion="similarity"
+        )
+        assert result.substitute == how
+        errors[how] = layer_error(net, result.model, x, tuple(range(8)))
+    assert errors["linear"] <= min(errors["mean"], errors["merge"], errors["none"])
+    assert errors["mean"] < errors["none"]
+
+
+def test_linear_recovers_what_the_others_span() -> None:
+    """A channel that is a positive multiple of another is spanned: nothing is lost."""
+    net = small_net()
+    with torch.no_grad():
+        net[0].weight[4] = net[0].weight[1]
+        net[1].running_mean[4], net[1].running_var[4] = net[1].running_mean[1], net[1].running_var[1]
+        net[1].weight[4], net[1].bias[4] = 3 * net[1].weight[1], 3 * net[1].bias[1]
+    x = pictures(64)
+    plan = slimilar.analyze(net, x[:1], criterion="span", calibration=x, exclude=["3", "7"])
+    assert plan.orders[0].removed[0] in (1, 4)
+    result = slimilar.prune(net, x[:1], flops=0.97, calibration=x, exclude=["3", "7"])
+    assert (result.model(x) - net(x)).abs().max() < 1e-2 * net(x).abs().max()
+
+
+def test_mean_puts_the_expected_value_into_the_next_batch_norm_or_bias() -> None:
+    for bias in (False, True):
+        net = small_net(bias)
+        result = slimilar.prune(net, pictures(1), threshold=0.3, substitute="mean", exclude=["3"])
+        gone = [i for i in range(10) if i not in result.kept["0"]]
+        beta, gamma = net[1].bias[gone].double(), net[1].weight[gone].abs().double()
+        z = beta / gamma
+        normal = torch.distributions.Normal(0.0, 1.0)
+        expected = beta * normal.cdf(z) + gamma * normal.log_prob(z).exp()  # E[relu(x)]
+        shift = (net[3].weight[:, gone].sum((2, 3)).double() @ expected).float()
+        if bias:
+            assert torch.allclose(result.model[3].bias, net[3].bias + shift, atol=1e-5)
+        else:
+            assert torch.allclose(result.model[4].running_mean, net[4].running_mean - shift, atol=1e-5)
+
+
+def test_expectations_pass_pooling_and_meet_sampling() -> None:
+    net = small_net()
+    found = expect(trace(net, pictures(1)), named_tensors(net))
+    pooled = [c for c in found.values() if c.places == 4]
+    assert pooled
+    channels = pooled[0]
+    draws = channels.mean + channels.std * torch.randn(
+        200_000, 4, 8, dtype=torch.float64, generator=generator()
+    )
+    assert torch.allclose(draws.relu().amax(1).mean(0), channels.expectation(), atol=2e-2)
+
+
+def test_every_reader_of_a_stream_is_served_and_budgets_hold_with_new_biases() -> None:
+    torch.manual_seed(0)
+    net = models.PreResNet(20)
+    with torch.no_grad():
+        for m in net.modules():
+            if isinstance(m, nn.BatchNorm2d):
+                m.weight.uniform_(0.2, 1.5, generator=generator(1))
+                m.bias.normal_(0, 0.5, generator=generator(2))
+    net.eval()
+    x = torch.randn(48, 3, 32, 32, generator=generator(3))
+    for residual in ("inner", "select", "joint"):
+        result = slimilar.prune(
+            net, x[:1], flops=0.6, calibration=x, residual=residual, criterion="similarity"
+        )
+        assert result.cut.flops == slimilar.count(result.model, x[:1]).flops
+        assert result.cut.flops <= 0.6 * result.cut.before.flops
+        bare = slimilar.prune(net, x[:1], flops=0.6, substitute="none", residual=residual)
+        with torch.no_grad():
+            wanted = net(x)
+            mended, plain = ((m(x) - wanted).square().mean() for m in (result.model, bare.model))
+        assert mended < plain
+
+
+def test_grouped_and_depthwise_readers_are_served() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(3, 12, 1, bias=False), nn.BatchNorm2d(12), nn.ReLU6(),
+        nn.Conv2d(12, 12, 3, padding=1, groups=12, bias=False), nn.BatchNorm2d(12), nn.SiLU(),
+        nn.Conv2d(12, 8, 3, groups=2), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 100, 5),
+    ).eval()  # fmt: skip
+    with torch.no_grad():
+        for i in (1, 4):
+            net[i].weight.uniform_(0.3, 1.5, generator=generator(i))
+            net[i].bias.normal_(0, 0.5, generator=generator(i + 1))
+    x = pictures(64)
+    for options in ({"calibration": x}, {}):
+        result = slimilar.prune(net, x[:1], flops=0.7, criterion="similarity", **options)
+        bare = slimilar.prune(net, x[:1], flops=0.7, substitute="none")
+        with torch.no_grad():
+            assert (result.model(x) - net(x)).square().mean() < (bare.model(x) - net(x)).square().mean()
+
+
+# --- span ---------------------------------------------------------------------------------------------------------
+
+
+def test_span_beats_similarity_at_equal_cost_and_is_repeatable() -> None:
+    net, x = small_net(), pictures(128)
+    a = slimilar.prune(net, x[:1], flops=0.5, calibration=x)
+    b = slimilar.prune(net, x[:1], flops=0.5, calibration=x)
+    other = slimilar.prune(net, x[:1], flops=0.5, calibration=x, criterion="similarity")
+    assert a.plan.criterion == "span"
+    assert a.kept == b.kept
+    assert all(torch.equal(v, b.model.state_dict()[k]) for k, v in a.model.state_dict().items())
+    with torch.no_grad():
+        assert (a.model(x) - net(x)).square().mean() < (other.model(x) - net(x)).square().mean()
+
+
+def test_span_needs_pictures() -> None:
+    with pytest.raises(InvalidInput, match="calibration"):
+        slimilar.analyze(small_net(), pictures(1), criterion="span")
+
+
+@pytest.mark.parametrize("name", available())
+def test_every_criterion_reaches_a_budget(name: str) -> None:
+    net, x = small_net(), pictures(64)
+    result = slimilar.prune(net, x[:1], flops=0.6, criterion=name, calibration=x, substitute="none")
+    assert 0.5 < result.cut.flops / result.cut.before.flops <= 0.6
+
+
+def test_span_is_an_ordinary_criterion_object() -> None:
+    net, x = small_net(), pictures(64)
+    assert slimilar.prune(net, x[:1], flops=0.6, criterion=Span(), calibration=x).plan.criterion == "span"
+
+
+# --- calibration --------------------------------------------------------------------------------------------------
+
+
+def test_calibration_takes_tensors_loaders_and_labelled_batches() -> None:
+    x = pictures(20)
+    wanted = to_batches(x, x[:1], 8)
+    loader = torch.utils.data.DataLoader(
+        torch.utils.data.TensorDataset(x, torch.zeros(20, dtype=torch.long)), batch_size=5
+    )
+    assert all(torch.equal(a, b) for a, b in zip(to_batches(loader, x[:1], 8), wanted, strict=True))
+    assert len(to_batches(x, x[:1], 8, most=8)) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (torch.zeros(4, 3, 5, 5), "shape of the example"),
+        (torch.zeros(4, 3, 12, 12, dtype=torch.uint8), "floating point"),
+        (torch.full((4, 3, 12, 12), float("nan")), "finite"),
+        ([], "at least one batch"),
+        (["a.png"], "tensor, got str"),
+        ("synthesise", '"synthesize"'),
+        (7, "got int"),
+    ],
+)
+def test_bad_calibration_gets_one_clear_sentence(given: object, says: str) -> None:
+    with pytest.raises(InvalidInput, match=says):
+        slimilar.prune(small_net(), pictures(1), flops=0.8, calibration=given)
+
+
+def test_synthesised_pictures_match_the_statistics_and_serve() -> None:
+    net = small_net()
+    before = copy.deepcopy(net.state_dict())
+    seen: list[tuple[str, int, int]] = []
+    made = synthesize(
+        net, pictures(1), count=32, steps=40, batch=16, seed=3, progress=lambda *a: seen.append(a)
+    )
+    again = synthesize(net, pictures(1), count=32, steps=40, batch=16, seed=3)
+    assert torch.equal(made, again)
+    assert seen[-1][1:] == (80, 80)
+    assert all(torch.equal(v, before[k]) for k, v in net.state_dict().items())
+
+    def gap(x: Tensor) -> float:
+        with torch.no_grad():
+            y = net[0](x)
+        scale = net[1].running_var.sqrt()
+        return float(((y.mean((0, 2, 3)) - net[1].running_mean) / scale).square().mean())
+
+    assert gap(made) < 0.1 * gap(torch.randn(32, 3, 12, 12, generator=generator(5)) + 0.5)
+    with pytest.raises(InvalidInput, match="batch norms"):
+        synthesize(nn.Conv2d(3, 4, 1), pictures(1))
