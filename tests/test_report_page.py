@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save_file
 from typer.testing import CliRunner
 
 from _browser import PHONE, Opened, command_options, find_browser, started
@@ -23,6 +24,7 @@ from _report_networks import HOSTILE, Mixed, Named
 from _small_networks import NETWORKS, trained
 from slimilar import analyze, prune
 from slimilar.cost import CostModel
+from slimilar.models import build
 from slimilar.plan import Plan
 from slimilar.report import Latency, Point, write_report
 from slimilar.similarity import NOBODY, RemovalOrder
@@ -85,8 +87,8 @@ def on_phone(browser, report_file) -> Any:
 
 @pytest.mark.parametrize("name", ["mixed", "resnet-joint", "preresnet-select", "densenet", "mobilenet"])
 def test_every_state_has_the_numbers_of_the_plan(browser, tmp_path, name):
-    build, residual = NETWORKS.get(name, (Mixed, "inner"))
-    plan = analyze(trained(build()), EXAMPLE, residual=residual, min_channels=3)
+    network, residual = NETWORKS.get(name, (Mixed, "inner"))
+    plan = analyze(trained(network()), EXAMPLE, residual=residual, min_channels=3)
     # A vector in which units occur unevenly: sliced, repeated and constant positions.
     uneven = np.array([-1, 0, 0, 0, 2, 5, 20, 21, 21], np.int64)
     term = replace(plan.costs.terms[0], vectors=(len(plan.costs.vectors),))
@@ -248,8 +250,9 @@ def slimilar_says(*words: object) -> str:
 
 
 def test_from_explore_to_prune_on_the_command_line(browser, tmp_path):
-    file = tmp_path / "explore.html"
-    slimilar_says("explore", "slimilar:demo", "--no-open", "-o", file)
+    file, weights = tmp_path / "explore.html", tmp_path / "its weights.safetensors"
+    save_file(trained(build("vgg16", width=0.25)).state_dict(), weights)
+    slimilar_says("explore", "slimilar:vgg16,width=0.25", "--weights", weights, "--no-open", "-o", file)
     view = Opened(browser, file)
     view.page.fill("#budget", "62%")
     view.page.press("#budget", "Enter")
