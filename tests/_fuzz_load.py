@@ -21,8 +21,8 @@ from safetensors.torch import load_file, save_file
 
 import slimilar
 from _small_networks import Tied, pictures, trained
+from slimilar.archive import KEY, digest, inspect
 from slimilar.errors import StoreError
-from slimilar.store import KEY, _digest, inspect
 
 HOSTILE: list[Any] = [
     None, True, -1, 0, 1, 7, 2**31, 2**63, 10**400, 1.5, float("inf"), "", "x", "stem.0", "__class__", "forward",
@@ -97,7 +97,7 @@ def main(folder: Path, count: int) -> dict[str, int]:
         forged = i % 2 == 1
         if forged:
             said = mutated_info(info, paths, dice)
-            said["digest"] = _digest(said, tensors)
+            said["digest"] = digest(said, tensors)
             save_file(tensors, file, {KEY: json.dumps(said)})
         else:
             file.write_bytes(mutated_bytes(content, dice))

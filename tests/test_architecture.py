@@ -43,7 +43,7 @@ LAYERS = [
     {"plan"},
     {"criteria", "substitute"},
     {"prune", "train"},
-    {"store", "export", "engines", "latency"},
+    {"archive", "store", "export", "engines", "latency"},
     {"slimilar"},  # the package's own __init__
     {"report"},
     {"cli", "__main__"},

@@ -18,12 +18,13 @@ from torch import nn
 
 import slimilar
 from _small_networks import NETWORKS, Dense, Mobile, Tied, pictures, trained
+from slimilar.archive import inspect
 from slimilar.errors import InvalidInput, StoreError
 from slimilar.groups import Residual
 from slimilar.prune import HISTORY
 from slimilar.rewrite import add_bias
 from slimilar.sources import build, parse
-from slimilar.store import NOTHING, inspect
+from slimilar.store import NOTHING
 
 
 def pruned(name: str, flops: float = 0.7) -> slimilar.Result:

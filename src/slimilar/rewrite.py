@@ -14,7 +14,16 @@ from torch import Tensor, nn
 from slimilar.errors import VerificationError
 from slimilar.groups import Grouping
 from slimilar.select import select_from
-from slimilar.trace import Example, Trace, arguments, copy_with, map_tensors, named_tensors, on_meta, tensors_in
+from slimilar.trace import (
+    Example,
+    Trace,
+    arguments,
+    copy_with,
+    map_tensors,
+    named_tensors,
+    on_meta,
+    tensors_in,
+)
 
 Kept = NDArray[np.bool_]  # for every unit of a grouping, numbered over all groups: does it stay?
 AxisIndex = Mapping[tuple[str, int], NDArray[np.int64]]  # (tensor, axis) -> the indices that stay
@@ -72,6 +81,8 @@ class Surgery:
             again = later.indices.get((f"{module}.index", 0))
             selections[module] = chosen if again is None else chosen[again]
             indices.pop((f"{module}.index", 0), None)
+        for module in self.biases:  # nor is a bias that it gained: it is as long as the weight has filters
+            indices.pop((f"{module}.bias", 0), None)
         return Surgery(indices, {**self.numbers, **later.numbers}, selections, self.biases | later.biases)
 
 

@@ -75,9 +75,12 @@ def demo(
 
 
 def _introduce(out: Output, plan: Plan, test: Pictures) -> None:
+    from slimilar.cost import human
+
     channels = sum(group.width for group in plan.groups)
     out.say("\n[bold]Slimilar[/]: channels that say the same need only one speaker.\n")
-    out.say(f"A VGG-16 for CIFAR-10, three eighths wide, trained by this project: {plan.before}.")
+    size = f"{human(plan.before.flops)} FLOPs, {human(plan.before.params)} parameters"
+    out.say(f"A VGG-16 for CIFAR-10, three eighths wide, trained by this project: {size}.")
     out.say(f"{channels:,} channels in {len(plan.groups)} layers may leave. {_nearest(plan)}")
     out.say(
         f"Accuracy is measured on {len(test):,} real test pictures that neither training nor pruning has seen.\n"
@@ -137,7 +140,7 @@ class _Demo:
 
 
 def _show_accuracy(out: Output, accuracy: float, count: int, rows: list[Row]) -> None:
-    low, high = (100 * x for x in wilson(accuracy, count))
+    low, high = wilson(accuracy, count)
     lines = [["", "the network as it was trained", percent(accuracy), f"[green]{bar(accuracy)}[/]"]]
     for row in rows:
         colour = {REMOVED: "red", EXPECTED: "yellow", FITTED: "green"}[row.how]
@@ -146,9 +149,8 @@ def _show_accuracy(out: Output, accuracy: float, count: int, rows: list[Row]) ->
     out.table(
         ["FLOPs", "<what is done", "accuracy", "<"], lines, "What it still knows, without any fine-tuning"
     )
-    out.say(
-        f"[dim]{count:,} pictures: the first accuracy is known to lie in {low:.1f}..{high:.1f} % (95 %).[/]\n"
-    )
+    reach = f"{50 * (high - low):.1f}"
+    out.say(f"[dim]On {count:,} pictures the first accuracy is known to within {reach} points (95 %).[/]\n")
 
 
 def _timed(out: Output, opened: Opened, models: dict[float, Result], seconds: float, seed: int) -> Timings:
@@ -184,26 +186,36 @@ def _write(
     folder: Path, opened: Opened, plan: Plan, accuracy: float, rows: list[Row], models: dict[float, Result],
     timings: Timings,
 ) -> dict[str, Path]:  # fmt: skip
-    from slimilar.report import Latency, Point, write_report
+    from slimilar.report import Point, write_report
     from slimilar.store import save
 
     points = [Point("original", plan.before.flops, accuracy)]
     points += [Point(HOW[row.how], row.flops, row.accuracy) for row in rows]
-    table = [
-        {
-            "FLOPs": row.flops,
-            "parameters": row.params,
-            "what is done": HOW[row.how],
-            "accuracy": percent(row.accuracy),
-        }
-        for row in rows
-    ]
-    before, after = (timings.milliseconds(name).value for name in ("1.0", str(HALF)))
     report = write_report(
         folder / REPORT, plan, model=opened.model, title="Slimilar demo: VGG-16 on CIFAR-10", source=SOURCE,
-        cut=plan.at(flops=HALF), points=points, latency=Latency(before, after, f"{BATCH} pictures, CPU"), rows=table,
+        cut=plan.at(flops=HALF), points=points, rows=_table(plan, accuracy, rows, timings),
     )  # fmt: skip
     return {"report": report, "model": save(models[HALF], folder / MODEL, source=SOURCE)}
+
+
+def _table(plan: Plan, accuracy: float, rows: list[Row], timings: Timings) -> list[dict[str, str]]:
+    """Return what was measured, for the report."""
+    from slimilar.cost import human
+
+    original = Row(1.0, "original", plan.before.flops, plan.before.params, accuracy)
+    return [
+        {
+            "what is done": HOW.get(row.how, "the network as it was trained"),
+            "FLOPs": human(row.flops),
+            "saved": less(plan.before.flops, row.flops),
+            "parameters": human(row.params),
+            "accuracy": percent(row.accuracy),
+            f"time for {BATCH} pictures": ""
+            if row.how in (REMOVED, EXPECTED)
+            else f"{timings.milliseconds(str(row.share)).value:.1f} ms",
+        }
+        for row in [original, *rows]
+    ]
 
 
 def _close(out: Output, written: dict[str, Path]) -> None:

@@ -73,8 +73,9 @@ def parse_shape(text: str) -> tuple[int, ...]:
 
 
 def _saved(text: str, base: str | None, given: tuple[tuple[int, ...], ...], command: str) -> Opened:
+    from slimilar.archive import inspect
     from slimilar.sources import build, input_shape, parse
-    from slimilar.store import inspect, load
+    from slimilar.store import load
 
     stored = inspect(text)
     source = base or stored.source

@@ -142,11 +142,11 @@ def plot(points: Sequence[tuple[float, float]], width: int = 60, height: int = 1
     """Draw a curve of shares in [0, 1] over [0, 1] in braille, two by four dots to a character.
 
     >>> print("\\n".join(plot([(0, 1), (1, 0)], width=8, height=5)))
-    100 % ┤⠑⢄
-     75 % ┤  ⠑⢄
-     50 % ┤   ⠈⠢⡀
-     25 % ┤     ⠈⠢⡀
-      0 % ┤       ⠈⠢
+    100 % ┤⠑⡀
+     75 % ┤ ⠈⠢
+     50 % ┤   ⠑⢄
+     25 % ┤     ⠢⡀
+      0 % ┤      ⠈⢄
           └────────
     """
     cells = [[0] * width for _ in range(height)]

@@ -12,7 +12,7 @@ from slimilar.cli.opened import open_model
 from slimilar.cli.output import Output, escape, less
 
 if TYPE_CHECKING:
-    from slimilar.store import Stored
+    from slimilar.archive import Stored
 
 
 def inspect(
@@ -24,8 +24,8 @@ def inspect(
 
     Example: [bold]slimilar inspect small/model.safetensors[/]
     """
-    from slimilar.store import inspect as look
-    from slimilar.store import read
+    from slimilar.archive import inspect as look
+    from slimilar.archive import read
 
     out = Output(json, quiet)
     stored = look(file)
@@ -61,7 +61,12 @@ def _show(out: Output, stored: Stored) -> None:
     made = info.get("made by") or {}
     facts += [["made by", ", ".join(f"{name} {version}" for name, version in made.items())]]
     if info.get("threshold") is not None:
-        facts += [["pruned by", f"{info.get('criterion')}, threshold {info['threshold']:.4g}"]]
+        facts += [
+            [
+                "pruned by",
+                f"{info.get('criterion')}, threshold {info['threshold']:.4g}, substitute: {info.get('substitute')}",
+            ]
+        ]
     for name, before, after in _costs(info):
         facts += [[name, f"{human(before)} -> {human(after)} ({less(before, after)})"]]
     facts += [
