@@ -22,6 +22,8 @@ from torch import Tensor, nn
 
 import slimilar
 from slimilar.models.checkpoints import pretrained
+from slimilar.prune import apply
+from slimilar.synthesis import synthesize
 
 RESULTS = Path(__file__).parent / "results"
 BUDGETS = {
@@ -37,10 +39,20 @@ GOALS = {
 Pruner = Callable[[nn.Module, Tensor, float, Tensor], nn.Module]
 
 
-def _ours(**options: object) -> Pruner:
+def _ours(criterion: str = "auto", calibration: str | None = None, substitute: str = "auto") -> Pruner:
+    plans: dict[int, tuple[nn.Module, slimilar.Plan, object]] = {}  # one plan serves all budgets of a network
+
     def prune(model: nn.Module, x: Tensor, flops: float, pictures: Tensor) -> nn.Module:
-        given = {k: pictures if v == "pictures" else v for k, v in options.items()}
-        return slimilar.prune(model, x, flops=flops, **given).model.eval()  # type: ignore[arg-type]
+        if id(model) not in plans:
+            given = {None: None, "pictures": pictures, "synthesize": None}[calibration]
+            if calibration == "synthesize":
+                given = synthesize(model, x)
+            chosen = ("span" if given is not None else "similarity") if criterion == "auto" else criterion
+            plans[id(model)] = (model, slimilar.analyze(model, x, criterion=chosen, calibration=given), given)
+        _, plan, given = plans[id(model)]
+        return apply(
+            model, x, plan, plan.at(flops=flops), substitute=substitute, calibration=given
+        ).model.eval()
 
     return prune
 
@@ -109,7 +121,8 @@ def _run(args: argparse.Namespace, network: str, method: str, log: Path) -> None
     def ready(pictures: np.ndarray) -> Tensor:
         x = torch.from_numpy(pictures).permute(0, 3, 1, 2).float() / 255
         mean, std = (
-            torch.tensor(v).reshape(1, 3, 1, 1) for v in (loaded.normalisation.mean, loaded.normalisation.std)
+            torch.tensor(v).reshape(1, -1, 1, 1)
+            for v in (loaded.normalisation.mean, loaded.normalisation.std)
         )
         return (x - mean) / std
 

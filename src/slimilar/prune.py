@@ -20,7 +20,8 @@ from slimilar.names import choose
 from slimilar.plan import Budget, Cut, Plan, check_threshold, nothing, parse_budget
 from slimilar.probe import Mismatch, Structure, analyse, follow
 from slimilar.replay import Tape, record
-from slimilar.rewrite import Kept, Surgery, operate, surgery, verify
+from slimilar.rewrite import Kept, Surgery, operate, surgery
+from slimilar.rewrite import verify as compare
 from slimilar.similarity import Cluster, Linkage, RemovalOrder
 from slimilar.substitute import Settings, find_sites, rebuild
 from slimilar.substitute import substitute as stand_in
@@ -174,12 +175,41 @@ def prune(
     if how != "none":
         flops, params = _leave_room(model, example, plan, flops, params)
     cut = plan.at(threshold, flops=flops, macs=macs, params=params, round_to=round_to, thresholds=thresholds)
-    result = apply(model, example, plan, cut, verify_rewrite=verify)
-    if how != "none" and not cut.mask.all():
-        result = replace(
-            _substituted(model, example, result, how, calibration, seed, progress), pictures=pictures
-        )
-    return result
+    result = apply(
+        model,
+        example,
+        plan,
+        cut,
+        substitute=how,
+        calibration=calibration,
+        verify=verify,
+        seed=seed,
+        progress=progress,
+    )
+    return replace(result, pictures=pictures)
+
+
+def apply(
+    model: nn.Module,
+    example: Example,
+    plan: Plan,
+    cut: Cut,
+    *,
+    substitute: str = "none",
+    calibration: Any = None,
+    verify: bool = True,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Result:
+    """Carry out a cut of a plan; one plan serves many cuts."""
+    model = check_model(model)
+    how = "linear" if choose(substitute, SUBSTITUTES, "substitute") == "auto" else substitute
+    done, small = _operated(model, plan.structure, cut.mask)
+    error = _verified(model, small, example, plan.structure, cut.mask) if verify else None
+    result = Result(small, cut, plan, done, error)
+    if how == "none" or cut.mask.all():
+        return result
+    return _substituted(model, example, result, how, calibration, seed, progress)
 
 
 def _leave_room(
@@ -244,13 +274,6 @@ def _stand_ins(result: Result) -> dict[int, int]:
                 if member != cluster.representative:
                     found[start + member] = start + cluster.representative
     return found
-
-
-def apply(model: nn.Module, example: Example, plan: Plan, cut: Cut, *, verify_rewrite: bool = True) -> Result:
-    """Carry out a cut of a plan."""
-    done, small = _operated(model, plan.structure, cut.mask)
-    error = _verified(model, small, example, plan.structure, cut.mask) if verify_rewrite else None
-    return Result(small, cut, plan, done, error)
 
 
 def _operated(model: nn.Module, structure: Structure, mask: Kept) -> tuple[Surgery, nn.Module]:
@@ -417,7 +440,7 @@ def _verified(
 ) -> float:
     """Compare with the masked original; on a mismatch name the group at fault."""
     try:
-        return verify(model, small, example, structure.trace, structure.grouping, mask)
+        return compare(model, small, example, structure.trace, structure.grouping, mask)
     except Exception as error:
         at_fault = _at_fault(model, example, structure, mask)
         detail = str(error) if isinstance(error, VerificationError) else f"the smaller model raised: {error}"
@@ -436,7 +459,7 @@ def _at_fault(model: nn.Module, example: Example, structure: Structure, mask: Ke
         try:
             follow(model, example, structure, alone)
             only = operate(model, surgery(structure.trace, structure.grouping, alone))
-            verify(model, only, example, structure.trace, structure.grouping, alone)
+            compare(model, only, example, structure.trace, structure.grouping, alone)
         except Mismatch as fault:
             return f"group {group.name} ({fault.fact})"
         except Exception:

@@ -33,7 +33,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 _CHUNKS = 24  # steps of the descent in each group
-_EFFORT = 1e13  # FLOPs spent on measuring divergence; fewer pictures and widths where the network is large
+_EFFORT = 4e12  # FLOPs spent on measuring divergence; fewer pictures and widths where the network is large
 _LARGEST = 4096  # positions of a reader whose covariance is worth holding
 
 
