@@ -57,7 +57,8 @@ def test_the_demo_shows_what_each_way_keeps(tmp_path):
 
 
 @pytest.mark.usefixtures("offline", "brief")
-def test_the_demo_for_programs(tmp_path):
+def test_the_demo_for_programs(tmp_path, monkeypatch):
+    monkeypatch.setattr(demo, "CHOSEN_BY", "similarity")  # quicker, and as good for a look at the form
     result = CliRunner().invoke(app, ["demo", "-o", str(tmp_path), "--seconds", "0", "--json"])
     assert result.exit_code == 0, result.output
     found = json.loads(result.stdout)

@@ -41,6 +41,13 @@ def test_a_slow_moment_of_the_machine_cancels_in_the_ratio():
     assert (found.value, found.low, found.high) == pytest.approx((0.4, 0.4, 0.4))
 
 
+def test_progress_rises_to_one():
+    told: list[float] = []
+    measure({"a": lambda: None}, seconds=0, least=5, progress=told.append)
+    assert told == sorted(told)
+    assert told[-1] == 1
+
+
 def test_sleep_is_measured_in_milliseconds():
     timings = measure({"nap": lambda: time.sleep(0.005)}, seconds=0, least=11)
     assert 5 <= timings.milliseconds("nap").value < 50

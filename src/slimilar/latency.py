@@ -89,7 +89,7 @@ def measure(
             found[names[i]] = 1000 * (time.perf_counter() - start)
         rounds.append([found[name] for name in names])
         if progress is not None:
-            progress(min(1.0, spent / seconds, len(rounds) / least))
+            progress(min(1.0, spent / max(seconds, 1e-9), len(rounds) / least))
     return Timings(names, np.array(rounds))
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 SOURCE = "slimilar:demo"
 SHARES = (0.7, 0.5, 0.3)
 HALF = 0.5  # the one of them that is saved
+CHOSEN_BY = "span"  # the criterion that looks at pictures
 BATCH = 32  # pictures at once when time is measured
 REMOVED, EXPECTED, FITTED = "removed", "expected", "fitted"
 HOW = {
@@ -117,7 +118,7 @@ class _Demo:
 
     def settings(self) -> tuple[list[Row], dict[float, Result]]:
         """Return a row for every setting, and the models that were fitted, by their share of FLOPs."""
-        fitted = make_plan(self.out, self.opened, Asked(criterion="span", seed=self.seed), self.shown)
+        fitted = make_plan(self.out, self.opened, Asked(criterion=CHOSEN_BY, seed=self.seed), self.shown)
         rows, models = [], {}
         with self.out.working("Pruning") as tell:
             for share in SHARES:
