@@ -211,10 +211,24 @@ def _rules() -> dict[str, _Rule]:
 _RULES = _rules()
 
 
+def _biases(found: Trace) -> set[int]:
+    """Return the additions that are the bias of a linear layer: torch adds it apart where memory is not in order."""
+    places, last = set(), ""
+    for i, op in enumerate(found.ops):
+        held = [found.values[v] for v in op.inputs]
+        vector = any(v.name is not None and len(v.shape) == 1 for v in held)
+        if op.name in ("aten.add", "aten.add_") and _RULES.get(last) is _contraction and vector:
+            places.add(i)
+        if op.name not in ("aten.view", "aten._unsafe_view"):
+            last = op.name
+    return places
+
+
 def cost_model(found: Trace, grouping: Grouping) -> CostModel:
     """Return the cost of a traced network as a function of the units that stay."""
     counter = _Counter(found, grouping)
     terms = [t for op in found.ops if op.name in _RULES for t in _RULES[op.name](counter, op)]
+    terms += [t for i in sorted(_biases(found)) for t in _per_element(1)(counter, found.ops[i])]
     held = {(a.tensor, a.axis): np.arange(a.first, a.first + a.size) for a in found.axes}
     parameters = []
     for name, shape in found.parameters.items():

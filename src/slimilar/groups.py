@@ -110,9 +110,12 @@ def find_groups(trace: Trace, residual: Residual) -> Grouping:
     reasons = _frozen_classes(trace, label, residual)
     summed = summed_classes(trace, label)
     drafts = [_units(group, label) for group in partition]
+    _keep_pieces(trace, label, drafts, reasons)
     free = [[reasons.get(c) for c in units] for units in drafts]
     frozen = tuple(
-        _frozen(trace, units, why, label) for units, why in zip(drafts, free, strict=True) if all(why) and units
+        _frozen(trace, units, why, label)
+        for units, why in zip(drafts, free, strict=True)
+        if all(why) and units
     )
     chosen = [(u, w) for u, w in zip(drafts, free, strict=True) if not all(w) and len(u) > 1]
     unit_of, offsets, count = _number_units(label, [u for u, _ in chosen])
@@ -162,6 +165,16 @@ def _frozen_classes(trace: Trace, label: Atoms, residual: Residual) -> dict[int,
     return reasons
 
 
+def _keep_pieces(trace: Trace, label: Atoms, drafts: list[list[int]], reasons: dict[int, str]) -> None:
+    """Keep one channel of every part of a split, so that none becomes empty; a group as a whole never does."""
+    home = {c: g for g, units in enumerate(drafts) for c in units}
+    for piece in trace.pieces:
+        found = list(dict.fromkeys(label[piece].tolist()))
+        whole = {home[c] for c in found if c in home and len(drafts[home[c]]) <= len(found)}
+        if found and not whole and not any(c in reasons or c not in home for c in found):
+            reasons[found[0]] = "the last of its part of a split"
+
+
 def _frozen(trace: Trace, units: list[int], why: list[str | None], label: Atoms) -> Frozen:
     wanted = set(units)
     writer = next(w for w in trace.writes if wanted & {int(c) for c in label[w.atoms[w.atoms >= 0]]})
@@ -185,7 +198,9 @@ class _Builder:
     def __init__(self, trace: Trace, unit_of: Atoms, offsets: list[int], count: int) -> None:
         self.trace, self.unit_of = trace, unit_of
         self.offsets, self.ends = offsets, [*offsets[1:], count]
-        self.home = np.empty((2, trace.atom_count), np.int64)  # atom -> which axis it belongs to, and its index there
+        self.home = np.empty(
+            (2, trace.atom_count), np.int64
+        )  # atom -> which axis it belongs to, and its index there
         for i, a in enumerate(trace.axes):
             self.home[:, a.first : a.first + a.size] = np.full(a.size, i), np.arange(a.size)
         self.axes = self._sort((a, np.arange(a.first, a.first + a.size)) for a in trace.axes)
@@ -234,7 +249,9 @@ class _Builder:
     def _reader(self, read: Read, units: Indices) -> Reader:
         axis = self.trace.axes[int(self.home[0, read.weight[0]])]
         index = self.home[1, read.weight]
-        return Reader(self.trace.ops[read.op].module, read.op, read.axis, units, axis.tensor, axis.axis, index)
+        return Reader(
+            self.trace.ops[read.op].module, read.op, read.axis, units, axis.tensor, axis.axis, index
+        )
 
 
 def _positions(units: Indices, width: int) -> Indices | None:

@@ -1,7 +1,7 @@
 """Find out what the user's code allows, by trying.
 
 One forward pass shows where channels go at the original widths, not where they would go at others: `chunk(2)` and
-`split(64)` look the same. So a smaller copy (shapes only) with a random third of every group removed is traced with
+`split(64)` look the same. So a smaller copy (shapes only) with some channels of every group removed is traced with
 the original's labels, and each operator must send them where it sent them before. Where one does not, the
 assumption behind it is given up for the next weaker one, down to freezing the channels that reach it.
 """
@@ -174,7 +174,7 @@ def _fault(model: nn.Module, example: Example, structure: Structure) -> Mismatch
     if not structure.grouping.groups:
         return None
     try:
-        follow(model, example, structure, _third(structure.grouping))
+        follow(model, example, structure, _some(structure))
     except Mismatch as fault:
         return fault
     return None
@@ -185,16 +185,38 @@ def _structure(model: nn.Module, example: Example, residual: Residual, choices: 
     return Structure(found, find_groups(found, residual), choices)
 
 
-def _third(grouping: Grouping) -> Kept:
-    """Remove a random third of every group that is wide enough to tell."""
+def _some(structure: Structure) -> Kept:
+    """Remove some of every group that is wide enough to tell.
+
+    Of each run between two cuts at least one channel leaves, and of groups of the same width different numbers:
+    code that takes one width for another must not get away with it.
+    """
+    grouping = structure.grouping
     kept = np.ones(grouping.unit_count, np.bool_)
     random = np.random.default_rng(0)
-    for start, group in zip(grouping.offsets, grouping.groups, strict=True):
-        free = [u for u in range(group.width) if u not in group.fixed]
-        count = min(max(1, len(free) // 3), group.width - 2)
-        if count > 0 and free:
-            kept[start + random.choice(free, min(count, len(free)), replace=False)] = False
+    runs = _runs(structure)
+    turns: Counter[int] = Counter()
+    for g, (start, group) in enumerate(zip(grouping.offsets, grouping.groups, strict=True)):
+        free = start + np.array([u for u in range(group.width) if u not in group.fixed], np.int64)
+        first = [
+            u for run in runs.get(g, []) for u in random.permutation(np.intersect1d(run, free))[:1].tolist()
+        ]
+        count = max(len(set(first)), 1 + (len(free) // 4 + turns[group.width]) % max(1, len(free) // 2))
+        turns[group.width] += 1
+        chosen = list(dict.fromkeys([*first, *random.permutation(free).tolist()]))
+        kept[chosen[: max(0, min(count, len(free), group.width - 2))]] = False
     return kept
+
+
+def _runs(structure: Structure) -> dict[int, list[Atoms]]:
+    """Return the units between two cuts, by group."""
+    grouping = structure.grouping
+    found: dict[int, list[Atoms]] = {}
+    for run in structure.trace.runs:
+        units = np.unique(grouping.unit_of[run])
+        for g in np.unique(np.searchsorted(grouping.offsets, units[units >= 0], side="right") - 1).tolist():
+            found.setdefault(g, []).append(units)
+    return found
 
 
 def _give_way(structure: Structure, fault: Mismatch) -> Choices | None:
@@ -225,10 +247,10 @@ def _blame(structure: Structure, index: int) -> Op | None:
 def _give_up(model: nn.Module, example: Example, structure: Structure) -> Choices:
     """Keep every group whole that cannot shrink even alone, or all of them where that does not tell."""
     alone = []
-    third = _third(structure.grouping)
+    some = _some(structure)
     for start, group in zip(structure.grouping.offsets, structure.grouping.groups, strict=True):
-        kept = np.ones_like(third)
-        kept[start : start + group.width] = third[start : start + group.width]
+        kept = np.ones_like(some)
+        kept[start : start + group.width] = some[start : start + group.width]
         try:
             follow(model, example, structure, kept)
         except Mismatch:

@@ -120,6 +120,8 @@ class Trace:
     norms: tuple[Norm, ...]
     integers: tuple[Integer, ...]
     freezes: tuple[Freeze, ...]
+    runs: tuple[Atoms, ...]  # channels between two places at which the code cuts; probing has to try each run
+    pieces: tuple[Atoms, ...]  # channels that become a tensor of their own, which must not become empty
     outputs: tuple[int, ...]
     parameters: Mapping[str, tuple[int, ...]]  # name -> shape, tied ones once
     meta: bool  # shapes were enough

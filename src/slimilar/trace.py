@@ -10,8 +10,9 @@ trace is run again on real tensors.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from slimilar import ops
 from slimilar.copies import check_model, copy_with, named_tensors, on_meta, unwrap
 from slimilar.errors import InvalidInput, TraceError
-from slimilar.labels import CONSTANT, NONE, Labels, Ties, atoms_in, axes_of
+from slimilar.labels import CONSTANT, NONE, Atoms, Labels, Ties, atoms_in, axes_of
 from slimilar.records import (
     Axis,
     Choices,
@@ -60,6 +61,8 @@ class Tracer(TorchDispatchMode):
         self.norms: list[Norm] = []
         self.integers: list[Integer] = []
         self.freezes: list[Freeze] = []
+        self.runs: list[Atoms] = []
+        self.pieces: list[Atoms] = []
         self._names = {id(t): name for name, t in named_tensors(model).items()}
         self._known: dict[int, tuple[Tensor, int]] = {}  # id -> the tensor, kept alive, and its value
         self._sharing: dict[int, list[Tensor]] = {}  # memory -> the tensors that lie in it
@@ -114,6 +117,19 @@ class Tracer(TorchDispatchMode):
     def frozen_so_far(self) -> list[Freeze]:
         """Return what is known to stay at this point of the forward pass."""
         return self.freezes
+
+    def cut(self, factor: Tensor, axis: int, places: Iterable[int]) -> None:
+        """Note where the code cuts an axis: only if a channel of each part leaves does probing show what it means."""
+        size = factor.shape[axis]
+        edges = sorted({0, size, *(min(p, size) for p in places)})
+        for start, end in pairwise(edges if size > 1 else []):
+            atoms = factor.narrow(axis, start, end - start).reshape(-1).numpy()
+            self.runs.append(atoms[atoms >= 0])
+
+    def piece(self, factor: Tensor) -> None:
+        """Note channels that become a tensor of their own."""
+        atoms = factor.reshape(-1).numpy()
+        self.pieces.append(atoms[atoms >= 0])
 
     def is_frozen(self, factor: Tensor) -> bool:
         """Tell whether all channels of a factor are known to stay."""
@@ -278,7 +294,7 @@ class Tracer(TorchDispatchMode):
         return Trace(
             tuple(self.values), tuple(self.ops), tuple(self.axes), self.atom_count, self.ties.pairs(),
             self.sums.pairs(), tuple(self.writes), tuple(self.reads), tuple(self.norms), tuple(self.integers),
-            tuple(self.freezes), outputs, parameters, self.meta,
+            tuple(self.freezes), tuple(self.runs), tuple(self.pieces), outputs, parameters, self.meta,
         )  # fmt: skip
 
 

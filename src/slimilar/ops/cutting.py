@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from torch import Tensor
@@ -41,10 +42,12 @@ def slice_(t: Tracer, call: Call) -> list[Labels]:
             _stride(t, call, factor)
         else:
             _cut(t, call, factor, (start, max(start, end)))
+            t.piece(factor.narrow(axis, start, max(0, end - start)))
     return [tuple(moved(call, x, f)[0] for f in t.labels(x))]
 
 
 def _stride(t: Tracer, call: Call, factor: Tensor) -> None:
+    t.cut(factor, call.dim, range(factor.shape[call.dim]))
     if t.level(call.signature) > 0 or factor.shape[call.dim] % call["step"]:
         t.freeze((factor,), f"operator {call.name} cuts channels at fixed positions")
     else:
@@ -53,6 +56,7 @@ def _stride(t: Tracer, call: Call, factor: Tensor) -> None:
 
 def _cut(t: Tracer, call: Call, factor: Tensor, places: Sequence[int]) -> None:
     """Assume that places follow the shape; then that the module holds them; then that it holds the whole width."""
+    t.cut(factor, call.dim, places)
     level, mended = t.level(call.signature), call.signature in t.choices.mend
     if level > 1:
         t.freeze((factor,), f"operator {call.name} cuts channels at fixed positions")
@@ -65,6 +69,7 @@ def split(t: Tracer, call: Call) -> list[Labels]:
     """Pass labels through an even split."""
     sizes = [out.shape[call.dim] for out in call.outs]
     for factor in t.labels(call.x):
+        t.cut(factor, call.dim, accumulate(sizes))
         if factor.shape[call.dim] > 1 and (
             t.level(call.signature) > 0 or not _tie_relative(t, call, factor, sizes)
         ):
@@ -77,6 +82,7 @@ def split_with_sizes(t: Tracer, call: Call) -> list[Labels]:
     """Pass labels through a split by a list; the list may be a module's own numbers, which can be mended."""
     level = t.level(call.signature)
     for factor in t.labels(call.x):
+        t.cut(factor, call.dim, accumulate(call["split_sizes"]))
         if factor.shape[call.dim] > 1 and (
             level > 1 or (level == 1 and not _tie_relative(t, call, factor, call["split_sizes"]))
         ):
@@ -109,4 +115,7 @@ def _keep_rows(t: Tracer, call: Call, otherwise: str) -> None:
 
 def _pieces(t: Tracer, call: Call) -> list[Labels]:
     found = [moved(call, call.x, f) for f in t.labels(call.x)]
+    for factor, parts in zip(t.labels(call.x), found, strict=True):
+        for part in parts if factor.shape[call.dim] > 1 else ():
+            t.piece(part)
     return [tuple(factor[i] for factor in found) for i in range(len(call.outs))]

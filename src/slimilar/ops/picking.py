@@ -56,6 +56,8 @@ def _index_one(
         if t.value(index).dynamic:
             return tuple(rest)
     numbers = t.constants(index)
+    for factor in found:
+        t.cut(factor, axis, [p for i in numbers.tolist() for p in (i, i + 1) if i >= 0])
     return (*(compact(f.index_select(axis, numbers)) for f in found), *rest)
 
 
