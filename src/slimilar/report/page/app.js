@@ -64,10 +64,11 @@ function aim() {
   const kind = byId("budget-kind").value, text = byId("budget").value;
   const whole = network.before[kind], limit = parseBudget(text, whole);
   if (!text.trim()) return note("");
-  if (Number.isNaN(limit)) return note(`“${text}” is no budget: write a share such as 50%, or a number such as 4.4G`, true);
+  if (Number.isNaN(limit)) return note(`“${text}” is no budget: write a share (50%) or a number (4.4G).`, true);
   const { threshold, smallest } = network.meet(kind, limit, state);
   if (threshold === undefined) {
-    return note(`The least that can be reached here is ${human(smallest)} (${percent(smallest / whole)} of the original).`, true);
+    const share = percent(smallest / whole);
+    return note(`The least that can be reached here is ${human(smallest)} (${share} of the original).`, true);
   }
   note(`Threshold ${short(threshold)} is the smallest that meets ${human(limit)}.`);
   return change({ threshold }, true);
@@ -94,16 +95,18 @@ function showNumbers() {
   const slider = byId("slider"), { before } = network;
   slider.value = String(Math.round(1000 * toPosition(state.threshold)));
   slider.style.setProperty("--at", toPosition(state.threshold));
-  slider.setAttribute("aria-valuetext", `${short(state.threshold)}, keeps ${percent(result.flops / before.flops)} of FLOPs`);
+  const share = percent(result.flops / before.flops);
+  slider.setAttribute("aria-valuetext", `${short(state.threshold)}, keeps ${share} of FLOPs`);
   if (document.activeElement !== byId("threshold")) byId("threshold").value = short(state.threshold);
   byId("round").value = String(state.roundTo);
   setText(byId("brief"), `${saved(before.flops, result.flops)} FLOPs`);
   tiles();
   if (!network.groups.length) return sentence(["Nothing here can be cut: every layer has to stay whole."]);
-  const [who, what] = network.merges ? ["Channels closer than ", " share one speaker: "] : ["Channels that rank below ", " leave: "];
+  const merging = ["Channels closer than ", " share one speaker: "], ranking = ["Channels that rank below ", " leave: "];
+  const [who, what] = network.merges ? merging : ranking;
   return sentence([
     who, short(state.threshold), what, grouped(result.channels), " of ",
-    grouped(network.channels), " stay, and with them ", percent(result.flops / before.flops), " of the work.",
+    grouped(network.channels), " stay, and with them ", share, " of the work.",
   ]);
 }
 
@@ -118,11 +121,14 @@ function sentence(parts) {
 
 const TILES = [["FLOPs", "flops"], ["multiply-adds", "macs"], ["parameters", "params"], ["channels", "channels"]];
 
+/** A number, what it was, and where there is room for it a bar. */
+function tile(word, ...more) {
+  return el("div", {}, el("dt", {}, word), el("dd", {}, el("b"), el("span"), ...more));
+}
+
 function tiles() {
   const box = byId("tiles"), { before } = network;
-  if (!box.children.length) {
-    box.append(...TILES.map(([word]) => el("div", {}, el("dt", {}, word), el("dd", {}, el("b"), el("span"), el("i", {}, el("i"))))));
-  }
+  if (!box.children.length) box.append(...TILES.map(([word]) => tile(word, el("i", {}, el("i")))));
   TILES.forEach(([, kind], i) => {
     const [after, change, bar] = box.children[i].lastChild.children, share = result[kind] / Math.max(1, before[kind]);
     setText(after, kind === "channels" ? grouped(result.channels) : human(result[kind]));
@@ -136,10 +142,11 @@ function tiles() {
 /** A measurement holds for the network it was made on: elsewhere it is shown as past. */
 function showLatency(box) {
   const { before, after, device } = data.latency, here = sameWidths(openingState());
-  if (box.children.length === TILES.length) box.append(el("div", {}, el("dt", {}, "latency"), el("dd", {}, el("b"), el("span"))));
+  if (box.children.length === TILES.length) box.append(tile("latency"));
   const [number, words] = box.lastChild.lastChild.children;
   setText(number, `${short(here ? after : before)} ms`);
-  setText(words, here ? `${saved(before, after)} of ${short(before)} ms${device ? `, ${device}` : ""}` : "before; measured at the cut alone");
+  const where = device ? `, ${device}` : "";
+  setText(words, here ? `${saved(before, after)} of ${short(before)} ms${where}` : "before; measured at the cut alone");
 }
 
 function sameWidths(other) {
@@ -172,6 +179,14 @@ async function copyCommand() {
 
 const fileName = (ending) => `${data.title.replace(/[^\w.-]+/g, "-").replace(/^-+|-+$/g, "") || "slimilar"}.${ending}`;
 
+function saveTable() {
+  download(fileName("csv"), new Blob([toCsv(tableRows(network, state, result))], { type: "text/csv" }));
+}
+
+function savePoster() {
+  drawPoster(network, data.title, state, result, curveView).toBlob((blob) => download(fileName("png"), blob));
+}
+
 function listen() {
   const on = (id, event, action) => byId(id).addEventListener(event, action);
   on("slider", "input", () => change({ threshold: toThreshold(byId("slider").value / 1000) }));
@@ -184,8 +199,8 @@ function listen() {
   on("as-shell", "click", () => { language = "shell"; showCommand(); });
   on("as-python", "click", () => { language = "python"; showCommand(); });
   on("copy", "click", copyCommand);
-  on("csv", "click", () => download(fileName("csv"), new Blob([toCsv(tableRows(network, state, result))], { type: "text/csv" })));
-  on("png", "click", () => drawPoster(network, data.title, state, result, curveView).toBlob((blob) => download(fileName("png"), blob)));
+  on("csv", "click", saveTable);
+  on("png", "click", savePoster);
   addEventListener("scroll", () => tip.hide(), { passive: true, capture: true });
   addEventListener("keydown", (event) => { if (event.key === "Escape" && selected !== null) select(null); });
 }
@@ -239,7 +254,9 @@ function start() {
   showMeasured(data.measured);
   listen();
   startThemes();
-  new ResizeObserver(() => document.documentElement.style.setProperty("--bar", `${byId("controls").offsetHeight}px`)).observe(byId("controls"));
+  // The column at the side sticks below the controls, however tall they are.
+  const fitSide = () => document.documentElement.style.setProperty("--bar", `${byId("controls").offsetHeight}px`);
+  new ResizeObserver(fitSide).observe(byId("controls"));
   update();
   openFirst();
 }

@@ -12,10 +12,12 @@ class CurveView {
     this.rule = svg("line", { class: "rule" });
     this.frame = svg("g");
     this.marks = svg("g", { class: "marks" });
-    this.root = svg("svg", { class: "plot", role: "img" }, this.frame, this.rule, ...this.lines, this.marks, ...this.dots);
+    const layers = [this.frame, this.rule, ...this.lines, this.marks, ...this.dots];
+    this.root = svg("svg", { class: "plot", role: "img" }, ...layers);
     byId("curve").replaceChildren(this.root);
-    byId("curve-legend").replaceChildren(...LINES.map(([kind, word]) =>
-      el("span", {}, svg("svg", { viewBox: "0 0 22 6", class: "key" }, svg("path", { d: "M1 3H21", class: `curve ${kind}` })), word)));
+    const key = (kind) => svg("svg", { viewBox: "0 0 22 6", class: "key" },
+      svg("path", { d: "M1 3H21", class: `curve ${kind}` }));
+    byId("curve-legend").replaceChildren(...LINES.map(([kind, word]) => el("span", {}, key(kind), word)));
     const pick = (event) => {
       if (event.buttons) onPick(toThreshold(Math.max(0, Math.min(1, this.share(event)))));
     };
@@ -36,7 +38,8 @@ class CurveView {
   fit() {
     const width = byId("curve").clientWidth;
     if (!width || width === this.width) return;
-    Object.assign(this, { width, height: Math.round(Math.max(190, Math.min(250, width * 0.4))), left: 40, right: 12, top: 20, bottom: 34 });
+    const height = Math.round(Math.max(190, Math.min(250, width * 0.4)));
+    Object.assign(this, { width, height, left: 40, right: 12, top: 20, bottom: 34 });
     this.root.setAttribute("viewBox", `0 0 ${width} ${this.height}`);
     this.drawFrame();
     this.key = null;
@@ -47,8 +50,9 @@ class CurveView {
     const text = (x, y, words, cls) => svg("text", { x, y, class: cls }, words);
     const parts = [];
     for (const share of [0, 0.25, 0.5, 0.75, 1]) {
-      parts.push(svg("line", { x1: this.left, x2: this.width - this.right, y1: this.y(share), y2: this.y(share), class: "grid" }));
-      parts.push(text(this.left - 6, this.y(share) + 4, `${100 * share}%`, "end"));
+      const y = this.y(share);
+      parts.push(svg("line", { x1: this.left, x2: this.width - this.right, y1: y, y2: y, class: "grid" }));
+      parts.push(text(this.left - 6, y + 4, `${100 * share}%`, "end"));
     }
     for (const tick of TICKS) {
       if (this.width < 460 && [0.01, 0.3, 0.75].includes(tick)) continue;
@@ -64,9 +68,11 @@ class CurveView {
     const key = `${state.roundTo}|${[...state.own]}`;
     if (key !== this.key) this.trace(state, key);
     const x = this.x(state.threshold), shares = LINES.map(([kind]) => this.shareOf(result, kind));
-    for (const [name, value] of [["x1", x], ["x2", x], ["y1", this.top], ["y2", this.height - this.bottom]]) this.rule.setAttribute(name, value);
+    const ends = { x1: x, x2: x, y1: this.top, y2: this.height - this.bottom };
+    for (const [name, value] of Object.entries(ends)) this.rule.setAttribute(name, value);
     this.dots.forEach((dot, i) => { dot.setAttribute("cx", x); dot.setAttribute("cy", this.y(shares[i])); });
-    setLabel(this.root, `Trade-off. At threshold ${short(state.threshold)} stay ${LINES.map(([, word], i) => `${percent(shares[i])} of ${word}`).join(", ")}.`);
+    const kept = LINES.map(([, word], i) => `${percent(shares[i])} of ${word}`).join(", ");
+    setLabel(this.root, `Trade-off. At threshold ${short(state.threshold)} stay ${kept}.`);
   }
 
   shareOf(result, kind) { return result[kind] / Math.max(1, this.network.before[kind]); }

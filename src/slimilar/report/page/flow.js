@@ -66,7 +66,8 @@ class FlowView {
     if (this.last[index] > index) {
       parts.push(line(`M${middle(row.lane)} 50V100`, this.forks[index]));
     }
-    return svg("svg", { viewBox: `0 0 ${this.lanes * LANE} 100`, preserveAspectRatio: "none", "aria-hidden": "true" }, ...parts);
+    const viewBox = `0 0 ${this.lanes * LANE} 100`;
+    return svg("svg", { viewBox, preserveAspectRatio: "none", "aria-hidden": "true" }, ...parts);
   }
 
   listen() {
@@ -111,7 +112,8 @@ class FlowView {
   lines({ row, now }) {
     const kept = `${grouped(now)} of ${plural(row.width, "channel")} kept`;
     const group = this.network.groups[row.group];
-    const joint = group && group.writers.length > 1 ? `leaves together with ${plural(group.writers.length - 1, "other layer")}` : "";
+    const others = group ? group.writers.length - 1 : 0;
+    const joint = others ? `leaves together with ${plural(others, "other layer")}` : "";
     return [row.name, row.reason ? `stays whole: ${row.reason}` : kept, `output ${row.shape.join(" × ")}`, joint];
   }
 

@@ -4,7 +4,7 @@ const MOST_CELLS = 768; // wider layers are sampled: a screen has no more pixels
 
 class HeatView {
   constructor() {
-    this.surface = new Surface("Distances", (width) => width - AXIS, (context, width, height) => this.draw(context, width, height));
+    this.surface = new Surface("Distances", (width) => width - AXIS, (...given) => this.draw(...given));
     this.surface.onHover((x, y, event) => this.explain(x, y, event), () => tip.hide());
   }
 
@@ -17,7 +17,8 @@ class HeatView {
       this.paint();
     }
     this.speaker = speaker;
-    setLabel(this.node, `Distances between ${plural(group.width, "channel")}, ordered by the dendrogram; outlined squares merge`);
+    const order = "ordered by the dendrogram; outlined squares merge";
+    setLabel(this.node, `Distances between ${plural(group.width, "channel")}, ${order}`);
     this.surface.draw();
   }
 

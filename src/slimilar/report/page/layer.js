@@ -20,6 +20,7 @@ class LayerView {
     this.row = this.network.rows[index];
     this.group = this.network.groups[this.row.group] || null;
     this.norm = 0;
+    this.near = this.neighbours();
     this.title = el("h2", { id: "layer-title" }, this.row.name);
     this.widths = el("p", { className: "widths" });
     const close = el("button", { type: "button", className: "quiet close", label: "Close this layer" }, "Close");
@@ -30,7 +31,8 @@ class LayerView {
   }
 
   whyNot() {
-    return el("p", { className: "why" }, el("b", {}, "Stays whole: "), this.row.reason || "it has no channels that can leave", ".");
+    const reason = this.row.reason || "it has no channels that can leave";
+    return el("p", { className: "why" }, el("b", {}, "Stays whole: "), reason, ".");
   }
 
   parts() {
@@ -44,7 +46,8 @@ class LayerView {
     const rings = this.network.merges ? "rings hang on the disc that speaks for them" : "rings leave";
     const scatter = figure(`Every channel at its shift β and scale γ. Discs stay; ${rings}.`,
       this.normChoice(), this.scatter.node);
-    return [this.ownControls(), el("div", { className: "plots" }, tree, el("div", {}, scatter, this.summary, this.around))];
+    const beside = el("div", {}, scatter, this.summary, this.around);
+    return [this.ownControls(), el("div", { className: "plots" }, tree, beside)];
   }
 
   heatKey() {
@@ -84,7 +87,7 @@ class LayerView {
       ? `${grouped(this.row.width)} → ${grouped(kept)} channels (${saved(this.row.width, kept)})`
       : plural(this.row.width, "channel"));
     if (this.group) this.refresh();
-    this.updateAround();
+    this.around.replaceChildren(el("h3", {}, "Around it"), ...this.near.map((entry) => this.list(...entry)));
   }
 
   refresh() {
@@ -114,21 +117,20 @@ class LayerView {
     const rounding = undone > 0 ? ` Rounding undoes ${plural(undone, "merge")}.` : "";
     const each = this.row.width / group.width;
     const units = each > 1 && Number.isInteger(each) ? ` Each is ${each} channels that only leave together.` : "";
-    const fixed = group.fixed.map(([reason, units]) => ` ${plural(units.length, "channel")} cannot leave: ${reason}.`).join("");
+    const fixed = group.fixed.map(([reason, held]) =>
+      ` ${plural(held.length, "channel")} cannot leave: ${reason}.`).join("");
     const who = largest.length ? ` Channel ${largest.join("; channel ")}.` : "";
     return `${plural(steps, this.network.merges ? "merge" : "removal")} made.${units}${rounding}${fixed}${who}`;
   }
 
-  /** Who feeds this layer, who reads it, and how wide they are now. */
-  updateAround() {
+  /** Who feeds this layer, who leaves with it, who reads it: rows by their number. */
+  neighbours() {
     const { rowOf, modules } = this.network;
-    const before = this.feeders(this.index);
-    const group = this.group;
-    const after = group ? [...new Set(group.readers)].map((m) => rowOf.get(modules[m])).filter((i) => i !== undefined) : this.readers();
-    const together = group ? group.writers.map((m) => rowOf.get(modules[m])).filter((i) => i !== undefined && i !== this.index) : [];
-    this.around.replaceChildren(
-      el("h3", {}, "Around it"),
-      this.list("fed by", before), this.list("leaves together with", together), this.list("read by", after));
+    const rowsOf = (names) => [...new Set(names)].map((m) => rowOf.get(modules[m])).filter((i) => i !== undefined);
+    const fed = ["fed by", this.feeders(this.index)];
+    if (!this.group) return [fed, ["read by", this.readers()]];
+    const together = rowsOf(this.group.writers).filter((i) => i !== this.index);
+    return [fed, ["leaves together with", together], ["read by", rowsOf(this.group.readers)]];
   }
 
   /** The layers behind a row, looking through joins. */
@@ -141,7 +143,8 @@ class LayerView {
   }
 
   readers() {
-    return this.network.rows.flatMap((row, i) => (row.vector !== undefined && this.feeders(i).includes(this.index) ? [i] : []));
+    const reads = (row, i) => row.vector !== undefined && this.feeders(i).includes(this.index);
+    return this.network.rows.flatMap((row, i) => (reads(row, i) ? [i] : []));
   }
 
   list(word, indices) {

@@ -49,7 +49,10 @@ class Surface {
       const box = this.canvas.getBoundingClientRect();
       callback(event.clientX - box.left, event.clientY - box.top);
     };
-    this.canvas.addEventListener("pointerdown", (event) => { this.canvas.setPointerCapture(event.pointerId); move(event); });
+    this.canvas.addEventListener("pointerdown", (event) => {
+      this.canvas.setPointerCapture(event.pointerId);
+      move(event);
+    });
     this.canvas.addEventListener("pointermove", move);
   }
 

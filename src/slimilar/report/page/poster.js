@@ -57,7 +57,8 @@ function posterCurve(context, { samples, network }, state, result, box) {
   context.arc(...place(state.threshold, result.flops / network.before.flops), 7, 0, 2 * Math.PI);
   context.fillStyle = ink("kept");
   context.fill();
-  posterText(context, "kept at each threshold: FLOPs (solid), parameters (dashed), channels (dotted)", box.x, box.y + box.height + 24, "12.5px", "muted");
+  const caption = "kept at each threshold: FLOPs (solid), parameters (dashed), channels (dotted)";
+  posterText(context, caption, box.x, box.y + box.height + 24, "12.5px", "muted");
 }
 
 /** One column per layer: its full width behind, what is kept in front. */
@@ -74,6 +75,7 @@ function posterSkyline(context, network, result, box) {
     context.fillStyle = ink(row.reason ? "stays" : "kept");
     context.fillRect(x, box.y + box.height - kept, wide, kept);
   });
-  posterText(context, "every layer in order: kept, removed (pale), cannot leave (grey); heights go with √channels", box.x, box.y + box.height + 28, "15px", "muted");
+  const caption = "every layer in order: kept, removed (pale), cannot leave (grey); heights go with √channels";
+  posterText(context, caption, box.x, box.y + box.height + 28, "15px", "muted");
   posterText(context, "slimilar", box.x + box.width, box.y + box.height + 28, "600 15px", "muted", "right");
 }

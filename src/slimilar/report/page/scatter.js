@@ -2,7 +2,7 @@
 
 class ScatterView {
   constructor() {
-    this.surface = new Surface("Gamma and beta", (width) => 0.82 * width, (context, width, height) => this.draw(context, width, height));
+    this.surface = new Surface("Gamma and beta", (width) => 0.82 * width, (...given) => this.draw(...given));
     this.surface.onHover((x, y, event) => this.explain(x, y, event), () => tip.hide());
   }
 
@@ -12,7 +12,8 @@ class ScatterView {
     Object.assign(this, { group, norm, speaker });
     const many = clusters.filter(([, members]) => members.length > 1);
     this.inks = new Map(many.slice(0, CLUSTER_INKS.length).map(([who], i) => [who, CLUSTER_INKS[i]]));
-    setLabel(this.node, `Gamma against beta of ${plural(group.width, "channel")} in ${plural(clusters.length, "cluster")}`);
+    const size = `${plural(group.width, "channel")} in ${plural(clusters.length, "cluster")}`;
+    setLabel(this.node, `Gamma against beta of ${size}`);
     this.surface.draw();
   }
 
@@ -94,7 +95,8 @@ class ScatterView {
     if (gap(this.places[unit]) > 200) { tip.hide(); return; }
     const who = this.speaker[unit], { gamma, beta } = this.norm;
     const fate = who === unit ? "kept" : who < 0 ? "removed" : `removed; channel ${who} speaks for it`;
-    tip.show([`channel ${unit}`, fate, `γ ${short(gamma[unit])}, β ${short(beta[unit])}`], event.clientX, event.clientY);
+    const place = `γ ${short(gamma[unit])}, β ${short(beta[unit])}`;
+    tip.show([`channel ${unit}`, fate, place], event.clientX, event.clientY);
   }
 }
 

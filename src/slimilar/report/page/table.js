@@ -1,6 +1,9 @@
 // Before and after, layer by layer, as a table and as CSV.
 
-const COLUMNS = ["layer", "channels before", "channels after", "FLOPs before", "FLOPs after", "parameters before", "parameters after", "note"];
+const COLUMNS = [
+  "layer", "channels before", "channels after", "FLOPs before", "FLOPs after",
+  "parameters before", "parameters after", "note",
+];
 
 /** One line per layer, what lies between them, and the whole; the columns add up. */
 function tableRows(network, state, result) {
@@ -76,7 +79,7 @@ function toCsv(lines) {
 function showMeasured(lines) {
   byId("measured").hidden = !lines.length;
   const names = [...new Set(lines.flatMap(Object.keys))];
-  const text = (value) => (value === null || value === undefined ? "" : typeof value === "number" ? short(value) : String(value));
+  const text = (value) => (typeof value === "number" ? short(value) : String(value ?? ""));
   const head = el("tr", {}, ...names.map((name) => el("th", { scope: "col" }, name)));
   const body = lines.map((line) => el("tr", {}, ...names.map((name, i) => el(i ? "td" : "th", {}, text(line[name])))));
   byId("measured-table").replaceChildren(el("table", {}, el("thead", {}, head), el("tbody", {}, ...body)));

@@ -5,7 +5,7 @@ const TREE_TICKS = [0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.7, 1];
 
 class TreeView {
   constructor(onCut) {
-    this.surface = new Surface("Dendrogram", (width) => Math.max(150, 0.46 * width), (context, width, height) => this.draw(context, width, height));
+    this.surface = new Surface("Dendrogram", (width) => Math.max(150, 0.46 * width), (...given) => this.draw(...given));
     this.surface.canvas.classList.add("tree");
     this.surface.onDrag((_, y) => onCut(toThreshold(this.position(y))));
   }
@@ -14,7 +14,8 @@ class TreeView {
 
   show(group, steps, threshold) {
     Object.assign(this, { group, steps, threshold });
-    setLabel(this.node, `Dendrogram of ${plural(group.width, "channel")}; ${plural(steps, "merge")} made, cut at ${short(threshold)}`);
+    const cut = `${plural(steps, "merge")} made, cut at ${short(threshold)}`;
+    setLabel(this.node, `Dendrogram of ${plural(group.width, "channel")}; ${cut}`);
     this.surface.draw();
   }
 
