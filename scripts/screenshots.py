@@ -40,7 +40,9 @@ def network(arguments: list[str]) -> torch.nn.Module:
 
 def save(shot: bytes, name: str) -> None:
     """Write a picture with a palette of 256 colours."""
-    picture = Image.open(io.BytesIO(shot)).convert("RGB").quantize(256, kmeans=3, dither=Image.Dither.NONE)
+    # Rare colours count as much as common ones: a small dot may be all that a legend has.
+    method, dither = Image.Quantize.MAXCOVERAGE, Image.Dither.NONE
+    picture = Image.open(io.BytesIO(shot)).convert("RGB").quantize(256, method, kmeans=2, dither=dither)
     picture.save(ROOT / "docs" / "images" / f"{name}.png", optimize=True)
 
 
