@@ -283,12 +283,12 @@ def test_thousands_of_mutated_files(tmp_path):
     """In a process of its own, with little memory to take: only StoreError, or the model as it was."""
     script = Path(__file__).with_name("_fuzz_load.py")
     done = subprocess.run(
-        [sys.executable, "-W", "error", str(script), str(tmp_path), "3000"],
+        [sys.executable, "-W", "error", str(script), str(tmp_path), "2000"],
         capture_output=True,
         text=True,
         timeout=240,
     )
     assert done.returncode == 0, done.stderr[-4000:]
     counts = json.loads(done.stdout)
-    assert counts["refused"] > 2000
-    assert counts["same"] + counts["refused"] + counts["forged"] == 3000
+    assert counts["refused"] > 1300
+    assert counts["same"] + counts["refused"] + counts["forged"] == 2000

@@ -242,6 +242,7 @@ def _described(
         "params": plan.before.params,
         "settings": [asdict(row) for row in rows],
         "milliseconds": times,
+        "ratios": {name: asdict(timings.ratio(name, "1.0")) for name in timings.names},
         "batch": BATCH,
         "files": {name: str(path) for name, path in written.items()},
     }

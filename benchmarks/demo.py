@@ -1,0 +1,70 @@
+"""What the demo measures, with its command, versions and hardware: the numbers in the README.
+
+    python benchmarks/demo.py > benchmarks/results/demo.txt
+
+The shipped network and pictures, so everybody can measure the same. Accuracy is that of 1,000 test pictures, without
+fine-tuning; time is that of 32 pictures at once, all networks in turn, medians and 95 % intervals of the ratios.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+
+import slimilar
+from slimilar.cost import human
+
+SEED, SECONDS = 0, 20
+
+
+def processor() -> str:
+    """Return the processor's name, or what Python knows where the system does not tell."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor() or platform.machine()
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        words = ["demo", "--json", "--seed", str(SEED), "--seconds", str(SECONDS), "-o", folder]
+        done = subprocess.run(
+            [sys.executable, "-m", "slimilar", *words], stdout=subprocess.PIPE, text=True, check=True
+        )
+    found = json.loads(done.stdout)
+    load = f"load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "load unknown"
+    print("# command   python benchmarks/demo.py")
+    print(f"# seed      {SEED}")
+    print(
+        f"# versions  slimilar {slimilar.__version__}, Python {platform.python_version()}, torch {torch.__version__}"
+    )
+    print(f"# hardware  {processor()}, {torch.get_num_threads()} threads, {load}")
+    print()
+    print(f"{'what is done':<12} {'FLOPs':>9} {'parameters':>11} {'accuracy':>9} {'ms':>7}  time (95 %)")
+    times, ratios = found["milliseconds"], found["ratios"]
+    print(line("original", found, times["1.0"]["value"], None))
+    for row in found["settings"]:
+        share = str(row["share"]) if row["how"] == "fitted" else None
+        print(
+            line(row["how"], row, times[share]["value"] if share else None, ratios[share] if share else None)
+        )
+
+
+def line(how: str, row: dict[str, float], ms: float | None, ratio: dict[str, float] | None) -> str:
+    """Return one setting as a line."""
+    time = "" if ms is None else f"{ms:.1f}"
+    text = "" if ratio is None else f"{ratio['value']:.2f} ({ratio['low']:.2f}..{ratio['high']:.2f})"
+    costs = f"{human(row['flops']):>9} {human(row['params']):>11}"
+    return f"{how:<12} {costs} {100 * row['accuracy']:>7.1f} % {time:>7}  {text}".rstrip()
+
+
+if __name__ == "__main__":
+    main()
