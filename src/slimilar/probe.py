@@ -114,7 +114,13 @@ class Follower(Tracer):
             if not self._agree(self.values[mine].labels, self.original.values[theirs].labels):
                 raise Mismatch(index, "channels arrive elsewhere")
 
+    def _settle(self, labels: Labels) -> Labels:
+        """Let a part of a split that has shrunk to one channel keep its label, for where it is put beside others."""
+        wide = tuple(f for f in labels if f.numel() > 1)
+        return wide or labels[:1]
+
     def _agree(self, mine: Labels, theirs: Labels) -> bool:
+        mine = tuple(f for f in mine if f.numel() > 1)
         wanted = [w for f in theirs if (w := self._shrunk(f)) is None or w.numel() > 1]
         return len(mine) == len(wanted) and all(
             w is not None and m.shape == w.shape and bool((m == w).all())

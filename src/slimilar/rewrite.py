@@ -121,8 +121,12 @@ def mend(small: nn.Module, surgery: Surgery) -> None:
         select_from(norm, torch.from_numpy(index).to(held.device))
     for name in surgery.biases:
         add_bias(small.get_submodule(name))
-    for part in small.modules():
+    modes = [(part, part.training) for part in small.modules()]
+    small.eval()  # looking at a weight under spectral_norm changes it in training
+    for part, _ in modes:
         describe(part)
+    for part, training in modes:
+        part.training = training
 
 
 def add_bias(module: nn.Module) -> None:

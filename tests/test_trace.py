@@ -1,0 +1,241 @@
+"""One forward pass: inputs and outputs of all kinds, values where shapes are not enough, nothing touched."""
+
+from __future__ import annotations
+
+import threading
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.utils.parametrizations import spectral_norm, weight_norm
+
+import slimilar
+from slimilar.errors import InvalidInput, TraceError
+from slimilar.groups import find_groups
+from slimilar.trace import trace
+
+X = torch.randn(2, 3, 8, 8)
+
+
+def chain(*middle: nn.Module, width: int = 6) -> nn.Sequential:
+    """Return two convolutions with something between."""
+    return nn.Sequential(nn.Conv2d(3, width, 3), *middle, nn.Conv2d(width, 2, 3))
+
+
+def test_the_model_is_not_touched():
+    net = chain(nn.BatchNorm2d(6)).train()
+    before = {k: v.clone() for k, v in net.state_dict().items()}
+    trace(net, X)
+    assert net.training
+    assert all(torch.equal(v, before[k]) for k, v in net.state_dict().items())
+    assert not any(m._forward_hooks or m._forward_pre_hooks for m in net.modules())
+
+
+def test_shapes_are_enough():
+    assert trace(chain(nn.ReLU()), X).meta
+
+
+class LooksAtValues(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Conv2d(3, 6, 1), nn.Conv2d(6, 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.a(x)
+        return self.b(y if x.mean().item() < 1e9 else -y)
+
+
+def test_a_model_that_looks_at_values_is_run_on_values():
+    assert not trace(LooksAtValues(), X).meta
+    assert slimilar.remove_channels(LooksAtValues(), X, {"a": [0]}).a.out_channels == 5
+
+
+def test_operators_are_named_with_their_modules():
+    found = trace(chain(nn.ReLU()), X)
+    assert [(op.name, op.module) for op in found.ops] == [
+        ("aten.convolution", "0"), ("aten.relu", "1"), ("aten.convolution", "2"),
+    ]  # fmt: skip
+
+
+# --- what goes in and comes out -------------------------------------------------------------------------------
+
+
+class TwoInputs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.out = nn.Conv2d(3, 6, 1), nn.Conv2d(3, 6, 1), nn.Conv2d(6, 2, 1)
+
+    def forward(self, left: Tensor, right: Tensor, *, scale: float = 1.0) -> Tensor:
+        return self.out(self.a(left) + scale * self.b(right))
+
+
+@pytest.mark.parametrize(
+    "example",
+    [(X, X), [X, X], {"left": X, "right": X}, {"left": X, "right": X, "scale": 2.0}],
+    ids=["tuple", "list", "dict", "keywords"],
+)
+def test_several_inputs(example):
+    small = slimilar.remove_channels(TwoInputs(), example, {"a": [1, 4]})
+    assert (small.a.out_channels, small.b.out_channels, small.out.in_channels) == (4, 4, 4)
+
+
+class Pair(NamedTuple):
+    first: Tensor
+    second: Tensor
+
+
+class Outputs(nn.Module):
+    def __init__(self, wrap) -> None:
+        super().__init__()
+        self.a, self.b, self.c, self.wrap = nn.Conv2d(3, 6, 1), nn.Conv2d(6, 4, 1), nn.Conv2d(4, 2, 1), wrap
+
+    def forward(self, batch: dict[str, Tensor]):
+        y = self.b(self.a(batch["picture"]))
+        return self.wrap(y, self.c(y))
+
+
+@pytest.mark.parametrize(
+    "wrap", [lambda a, b: (a, b), lambda a, b: {"a": a, "b": [b]}, Pair], ids=["tuple", "dict", "named"]
+)
+def test_nested_inputs_and_outputs(wrap):
+    example = ({"picture": X},)
+    plan = slimilar.analyze(Outputs(wrap), example)
+    assert {(f.name, f.reason) for f in plan.frozen} >= {("b", "model output"), ("c", "model output")}
+    assert slimilar.remove_channels(Outputs(wrap), example, {"a": [2]}).b.in_channels == 5
+
+
+def test_examples_that_do_not_fit_are_refused_in_words():
+    with pytest.raises(TraceError, match=r"must run on its example input, but on shapes \[\(1, 4, 8, 8\)\]"):
+        trace(chain(), torch.zeros(1, 4, 8, 8))
+    with pytest.raises(InvalidInput, match="got str"):
+        trace(chain(), "picture")
+
+
+# --- odd but real -----------------------------------------------------------------------------------------------
+
+
+def pruned(net: nn.Module, layer: str = "0", example: object = X) -> nn.Module:
+    return slimilar.remove_channels(net, example, {layer: [1]})
+
+
+@pytest.mark.parametrize(
+    "norm",
+    [
+        nn.BatchNorm2d(6, affine=False), nn.BatchNorm2d(6, track_running_stats=False), nn.SyncBatchNorm(6),
+        nn.InstanceNorm2d(6, affine=True, track_running_stats=True), nn.PReLU(6), nn.GroupNorm(6, 6),
+    ],
+    ids=lambda m: str(m)[:40],
+)  # fmt: skip
+def test_norms_of_all_kinds(norm):
+    small = pruned(chain(norm))
+    assert small[2].in_channels == 5
+    assert all(t.shape[0] == 5 for t in small[1].state_dict().values() if t.ndim == 1)
+
+
+class Frozen(nn.Module):
+    """A batch norm of buffers only, as detectors use it."""
+
+    def __init__(self, c: int) -> None:
+        super().__init__()
+        for name in ("weight", "bias", "running_mean", "running_var"):
+            self.register_buffer(name, torch.rand(c) + 0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        scale = (self.weight * (self.running_var + 1e-5).rsqrt()).reshape(1, -1, 1, 1)
+        return x * scale + (self.bias.reshape(1, -1, 1, 1) - self.running_mean.reshape(1, -1, 1, 1) * scale)
+
+
+def test_frozen_batch_norm():
+    assert pruned(chain(Frozen(6)))[1].weight.shape == (5,)
+
+
+class Tied(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 6, bias=False), nn.Linear(6, 6, bias=False)
+        self.b.weight = self.a.weight
+        self.stem, self.head = nn.Linear(3, 6), nn.Linear(6, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.b(self.a(self.stem(x)).relu()))
+
+
+def test_tied_weights_stay_tied():
+    small = pruned(Tied(), "stem", torch.randn(4, 3))
+    assert small.a.weight is small.b.weight
+    assert small.a.weight.shape == (5, 5)
+
+
+@pytest.mark.parametrize("wrap", [weight_norm, spectral_norm])
+def test_parametrised_weights_are_handled_or_left_whole(wrap):
+    net = nn.Sequential(
+        wrap(nn.Conv2d(3, 6, 3)), nn.ReLU(), nn.Conv2d(6, 5, 3), nn.ReLU(), nn.Conv2d(5, 2, 3)
+    )
+    groups = {g.name for g in find_groups(trace(net, X), "joint").groups}
+    assert "2" in groups
+    assert pruned(net, "2")[4].in_channels == 4
+
+
+def test_half_precision():
+    assert pruned(chain(nn.BatchNorm2d(6)).half(), example=X.half())[0].weight.dtype is torch.float16
+
+
+def test_channels_last():
+    small = pruned(chain().to(memory_format=torch.channels_last))
+    assert small[1].weight.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_meta_device():
+    net = chain(nn.BatchNorm2d(6)).to("meta")
+    small = slimilar.remove_channels(net, X, {"0": [0]})
+    assert small[2].weight.is_meta
+    assert small[2].weight.shape[1] == 5
+
+
+def test_wrapped_models_are_unwrapped():
+    assert pruned(nn.DataParallel(chain()))[0].out_channels == 5
+    assert pruned(torch.compile(chain(), backend="eager"))[0].out_channels == 5
+
+
+def test_torchscript_is_refused_in_words():
+    with torch.no_grad(), pytest.warns(DeprecationWarning, match="jit"):
+        script = torch.jit.trace(chain(), X)
+    with pytest.raises(InvalidInput, match="TorchScript"):
+        slimilar.analyze(script, X)
+
+
+@pytest.mark.parametrize("d", [1, 3])
+def test_one_and_three_dimensions(d):
+    conv, norm = getattr(nn, f"Conv{d}d"), getattr(nn, f"BatchNorm{d}d")
+    net = nn.Sequential(conv(3, 6, 3), norm(6), nn.ReLU(), conv(6, 2, 3))
+    small = pruned(net, example=torch.randn(2, 3, *(8,) * d))
+    assert small[3].in_channels == 5
+
+
+def test_gradients_and_modes_are_kept():
+    net = chain(nn.BatchNorm2d(6)).train()
+    net[0].weight.requires_grad_(False)
+    small = pruned(net)
+    assert small.training
+    assert not small[0].weight.requires_grad
+    assert small[1].weight.requires_grad
+
+
+# --- many at once -----------------------------------------------------------------------------------------------
+
+
+def test_threads_do_not_disturb_each_other():
+    widths = list(range(4, 12))
+    found: dict[int, int] = {}
+
+    def work(width: int) -> None:
+        net = chain(nn.BatchNorm2d(width), width=width)
+        found[width] = slimilar.remove_channels(net, X, {"0": [1, 2]})[0].out_channels
+
+    threads = [threading.Thread(target=work, args=(w,)) for w in widths]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == {w: w - 2 for w in widths}
