@@ -11,7 +11,7 @@ import typer
 from slimilar.cli import options
 from slimilar.cli.opened import Opened, open_model
 from slimilar.cli.output import Output, escape, less, plot
-from slimilar.cli.planning import Asked, command_of, make_plan, show_frozen
+from slimilar.cli.planning import Asked, calibrated, command_of, make_plan, show_frozen
 
 if TYPE_CHECKING:
     from slimilar.plan import Cut, Plan
@@ -24,10 +24,15 @@ def analyze(
     weights: options.Weights = None,
     input: options.Input = None,
     base: options.Base = None,
+    criterion: options.Criterion = "similarity",
+    calibrate: options.Calibrate = None,
+    pictures: options.Pictures = 512,
+    normalise: options.Normalise = "auto",
     residual: options.Residual = "inner",
     linkage: options.Linkage = "average",
     exclude: options.Exclude = None,
     min_channels: options.MinChannels = 1,
+    seed: options.Seed = 0,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -37,8 +42,8 @@ def analyze(
     """
     out = Output(json, quiet)
     opened = open_model(model, weights, input, base)
-    asked = Asked(residual, linkage, tuple(exclude or ()), min_channels)
-    plan = make_plan(out, opened, asked)
+    asked = _asked(residual, linkage, exclude, min_channels, criterion, calibrate, seed)
+    plan = make_plan(out, opened, asked, calibrated(out, opened, asked, pictures, normalise))
     cuts = reachable(plan)
     out.say(f"[bold]{escape(opened.title)}[/]  {plan.before}")
     _show_layers(out, plan, cuts)
@@ -46,6 +51,15 @@ def analyze(
     _show_curve(out, plan, cuts)
     out.say(f"Next: [bold]slimilar prune {escape(command_of(opened, asked))} --flops 0.5[/]")
     out.answer(described(opened, plan))
+
+
+def _asked(
+    residual: str, linkage: str, exclude: list[str] | None, least: int, criterion: str, calibrate: str | None,
+    seed: int,
+) -> Asked:  # fmt: skip
+    if criterion == "auto":
+        criterion = "similarity" if calibrate is None else "span"
+    return Asked(residual, linkage, tuple(exclude or ()), least, criterion, calibrate, seed=seed)
 
 
 def reachable(plan: Plan) -> list[Cut]:
@@ -111,10 +125,15 @@ def explore(
     weights: options.Weights = None,
     input: options.Input = None,
     base: options.Base = None,
+    criterion: options.Criterion = "similarity",
+    calibrate: options.Calibrate = None,
+    pictures: options.Pictures = 512,
+    normalise: options.Normalise = "auto",
     residual: options.Residual = "inner",
     linkage: options.Linkage = "average",
     exclude: options.Exclude = None,
     min_channels: options.MinChannels = 1,
+    seed: options.Seed = 0,
     out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.", metavar="FILE")] = Path(
         "explore.html"
     ),
@@ -130,8 +149,8 @@ def explore(
 
     output = Output(json, quiet)
     opened = open_model(model, weights, input, base)
-    asked = Asked(residual, linkage, tuple(exclude or ()), min_channels)
-    plan = make_plan(output, opened, asked)
+    asked = _asked(residual, linkage, exclude, min_channels, criterion, calibrate, seed)
+    plan = make_plan(output, opened, asked, calibrated(output, opened, asked, pictures, normalise))
     with output.working("Writing the page"):
         page = write_report(
             out, plan, model=opened.model, title=opened.title, source=command_of(opened, asked)

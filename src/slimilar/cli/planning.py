@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from slimilar.cli.opened import Opened
 from slimilar.cli.output import Output, escape
+from slimilar.cli.pictures import calibration
 
 if TYPE_CHECKING:
     from slimilar.criteria import Weights
@@ -72,6 +73,17 @@ class Remembered:
 def command_of(opened: Opened, asked: Asked) -> str:
     """Return what follows `slimilar prune` to get the same plan again."""
     return " ".join(filter(None, [opened.command, asked.words()]))
+
+
+def calibrated(out: Output, opened: Opened, asked: Asked, count: int, normalise: str) -> Any:
+    """Return unlabelled pictures, read or synthesised, or None where none are asked for."""
+    with out.working("Reading pictures") as tell:
+        found = calibration(opened, asked.calibrate, count, normalise)
+        if not isinstance(found, str):
+            return found
+        from slimilar.synthesis import synthesize
+
+        return synthesize(opened.model, opened.example(), seed=asked.seed, progress=tell.stage)
 
 
 def make_plan(out: Output, opened: Opened, asked: Asked, calibration: Any = None) -> Plan:

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 from slimilar.cli import options
 from slimilar.cli.opened import Opened, folder_for, open_model, parse_layers
 from slimilar.cli.output import Output, escape, less
-from slimilar.cli.pictures import calibration
-from slimilar.cli.planning import Asked, Remembered, command_of, make_plan, show_frozen
+from slimilar.cli.planning import Asked, Remembered, calibrated, command_of, make_plan, show_frozen
 
 if TYPE_CHECKING:
     from slimilar.latency import Found
@@ -60,7 +59,7 @@ def prune(
         residual, linkage, tuple(exclude or ()), min_channels, criterion, calibrate, substitute, seed
     )
     opened = open_model(model, weights, input, base)
-    shown = _calibration(output, opened, asked, pictures, normalise)
+    shown = calibrated(output, opened, asked, pictures, normalise)
     plan = make_plan(output, opened, asked, shown)
     found = None
     if latency is not None:
@@ -82,17 +81,6 @@ def check_one(wanted: dict[str, Any]) -> None:
     if len(given) != 1:
         ways = ", ".join(f"--{name}" for name in wanted)
         raise InvalidInput(f"exactly one of {ways} must be given, got {' and '.join(given) or 'none'}")
-
-
-def _calibration(out: Output, opened: Opened, asked: Asked, count: int, normalise: str) -> Any:
-    """Return unlabelled pictures, read or synthesised, or None."""
-    with out.working("Reading pictures") as tell:
-        found = calibration(opened, asked.calibrate, count, normalise)
-        if not isinstance(found, str):
-            return found
-        from slimilar.synthesis import synthesize
-
-        return synthesize(opened.model, opened.example(), seed=asked.seed, progress=tell.stage)
 
 
 def pruned(out: Output, opened: Opened, plan: Plan, asked: Asked, calibration: Any, **cut: Any) -> Result:
