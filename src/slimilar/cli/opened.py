@@ -53,7 +53,7 @@ def open_model(
     words += ["--base", shlex.quote(base)] if base else []
     words += [word for shape in given for word in ("--input", "x".join(map(str, shape)))]
     command = " ".join(words)
-    if text.endswith(".safetensors"):
+    if text.endswith(".safetensors") or Path(text).is_file():
         return _saved(text, base, given, command)
     return _built(text, weights, given, command)
 
