@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from slimilar import ops
-from slimilar.groups import Grouping, Residual, find_groups, summed_classes
+from slimilar.groups import FIXED, Grouping, Residual, find_groups, summed_classes
 from slimilar.labels import Atoms, Labels, classes
 from slimilar.records import Freeze
 from slimilar.rewrite import Kept, atoms_kept, operate, operate_on_meta, surgery
@@ -207,7 +207,7 @@ def _some(structure: Structure) -> Kept:
         first = [
             u for run in runs.get(g, []) for u in random.permutation(np.intersect1d(run, free))[:1].tolist()
         ]
-        count = max(len(set(first)), 1 + (len(free) // 4 + turns[group.width]) % max(1, len(free) // 2))
+        count = max(len(set(first)), 1 + (len(free) // 4 + turns[group.width] + g) % max(1, len(free) // 2))
         turns[group.width] += 1
         chosen = list(dict.fromkeys([*first, *random.permutation(free).tolist()]))
         kept[chosen[: max(0, min(count, len(free), group.width - 2))]] = False
@@ -242,27 +242,41 @@ def _give_way(structure: Structure, fault: Mismatch) -> Choices | None:
 
 
 def _blame(structure: Structure, index: int) -> Op | None:
-    """Return the operator at fault, or the nearest one before it that carries channels and can still give way."""
+    """Return the operator at fault, if channels that may leave reach it; a copy is not, but what it is made for."""
     found = structure.trace
-    for op in reversed(found.ops[: index + 1]):
-        if any(found.values[i].labels for i in op.inputs) and op.signature not in structure.choices.stiff:
-            return op
-    return None
+    copies = (op for op in found.ops[index:] if op.name not in ("aten.clone", "aten._to_copy", "aten.expand"))
+    op = next(copies, None)
+    if op is None or op.signature in structure.choices.stiff:
+        return None
+    atoms = [factor.reshape(-1).numpy() for i in op.inputs for factor in found.values[i].labels]
+    units = np.append(structure.grouping.unit_of, FIXED)[np.concatenate([np.empty(0, np.int64), *atoms])]
+    return op if (units >= 0).any() else None
 
 
 def _give_up(model: nn.Module, example: Example, structure: Structure) -> Choices:
-    """Keep every group whole that cannot shrink even alone, or all of them where that does not tell."""
-    alone = []
-    some = _some(structure)
-    for start, group in zip(structure.grouping.offsets, structure.grouping.groups, strict=True):
+    """Keep one group whole whose width the code depends on, found by halving the groups that shrink."""
+    some, grouping = _some(structure), structure.grouping
+    shrinking = [
+        g for g, group in enumerate(grouping.groups) if not some[grouping.offsets[g] :][: group.width].all()
+    ]
+    low, high = 0, len(shrinking)
+    while high - low > 1:
+        middle = (low + high) // 2
         kept = np.ones_like(some)
-        kept[start : start + group.width] = some[start : start + group.width]
-        try:
-            follow(model, example, structure, kept)
-        except Mismatch:
-            alone.append(group)
-    names = frozenset(name for group in alone or structure.grouping.groups for name in group.writers)
+        for g in shrinking[:middle]:
+            inside = slice(grouping.offsets[g], grouping.offsets[g] + grouping.groups[g].width)
+            kept[inside] = some[inside]
+        low, high = (low, middle) if _fails(model, example, structure, kept) else (middle, high)
+    names = frozenset(grouping.groups[shrinking[high - 1]].writers)
     return replace(structure.choices, rigid=structure.choices.rigid | names)
+
+
+def _fails(model: nn.Module, example: Example, structure: Structure, kept: Kept) -> bool:
+    try:
+        follow(model, example, structure, kept)
+    except Mismatch:
+        return True
+    return False
 
 
 def _choose_selections(model: nn.Module, example: Example, structure: Structure) -> Choices:
