@@ -1,4 +1,4 @@
-"""Mutate a saved file in every way and load it: FOLDER COUNT. Prints how many were refused and how many loaded.
+"""Mutate a saved file in every way and load it: FOLDER COUNT NETWORK. Prints how many were refused and how many loaded.
 
 Half of the mutations hit the bytes; those must be refused, or load as if nothing had happened. The other half
 change what the file says about itself and give it a valid checksum, as somebody would who means harm; those may
@@ -20,13 +20,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import slimilar
-from _small_networks import Tied, pictures, trained
+from _small_networks import NETWORKS, pictures, trained
 from slimilar.archive import KEY, digest, inspect
 from slimilar.errors import StoreError
 
 HOSTILE: list[Any] = [
     None, True, -1, 0, 1, 7, 2**31, 2**63, 10**400, 1.5, float("inf"), "", "x", "stem.0", "__class__", "forward",
-    [], {}, [0], [5, 3], [0, 0], [2**40], list(range(5000)), "slimilar:vgg16,width=1e9", {"a": [[]]}, "\udcff"[:0],
+    [], {}, [0], [5, 3], [0, 0], [2**40], list(range(5000)), "slimilar:vgg16,width=1e9", {"a": [[]]},
 ]  # fmt: skip
 
 
@@ -81,15 +81,16 @@ def limit_memory(extra: int) -> None:
     resource.setrlimit(resource.RLIMIT_AS, (held + extra, held + extra))
 
 
-def main(folder: Path, count: int) -> dict[str, int]:
+def main(folder: Path, count: int, network: str) -> dict[str, int]:
     dice = random.Random(0)
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    result = slimilar.prune(trained(Tied(width=8)), pictures(1), flops=0.6)
+    build, residual = NETWORKS[network]
+    result = slimilar.prune(trained(build()), pictures(1), flops=0.7, residual=residual)
     good, file = slimilar.save(result, folder / "good.safetensors"), folder / "bad.safetensors"
     content, info, tensors = good.read_bytes(), dict(inspect(good).info), load_file(good)
     paths, wanted = places(info), result.model.state_dict()
-    fresh = Tied(width=8)
+    fresh = build()
     slimilar.load(good, fresh)
     limit_memory(300 * 2**20)
     counts = {"refused": 0, "same": 0, "forged": 0}
@@ -115,4 +116,4 @@ def main(folder: Path, count: int) -> dict[str, int]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(main(Path(sys.argv[1]), int(sys.argv[2]))))
+    sys.stdout.write(json.dumps(main(Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3])))
