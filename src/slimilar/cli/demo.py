@@ -66,13 +66,14 @@ def demo(
     plan = make_plan(output, opened, Asked())
     _introduce(output, plan, test)
     run = _Demo(output, opened, plan, test, shown, seed)
+    accuracy = run.original()
     rows, models = run.settings()
-    _show_accuracy(output, run.accuracy, len(test), rows)
+    _show_accuracy(output, accuracy, len(test), rows)
     timings = _timed(output, opened, models, seconds, seed)
     _show_time(output, plan, rows, timings)
-    written = _write(folder, opened, plan, run.accuracy, rows, models, timings)
+    written = _write(folder, opened, plan, accuracy, rows, models, timings)
     _close(output, written)
-    output.answer(_described(plan, run.accuracy, len(test), rows, timings, written))
+    output.answer(_described(plan, accuracy, len(test), rows, timings, written))
 
 
 def _introduce(out: Output, plan: Plan, test: Pictures) -> None:
@@ -94,22 +95,21 @@ def _nearest(plan: Plan) -> str:
     return f"The most alike of all are numbers {order.removed[0]} and {order.stand_in[0]} of {group.name}."
 
 
+@dataclass(frozen=True, eq=False)
 class _Demo:
     """The settings, one after the other, behind one progress bar."""
 
-    def __init__(
-        self, out: Output, opened: Opened, plan: Plan, test: Pictures, shown: Tensor, seed: int
-    ) -> None:
-        self.out, self.opened, self.plan, self.test, self.shown, self.seed = (
-            out,
-            opened,
-            plan,
-            test,
-            shown,
-            seed,
-        )
-        with out.working("Evaluating the original"):
-            self.accuracy = self.score(opened.model)
+    out: Output
+    opened: Opened
+    plan: Plan
+    test: Pictures
+    shown: Tensor
+    seed: int
+
+    def original(self) -> float:
+        """Return the accuracy before anything is pruned."""
+        with self.out.working("Evaluating the original"):
+            return self.score(self.opened.model)
 
     def score(self, model: Any) -> float:
         from slimilar.train import evaluate
