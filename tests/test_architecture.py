@@ -34,7 +34,7 @@ LAYERS = [
         "weights",
     },
     {"records"},
-    {"ops"},
+    {"ops", "unseen"},
     {"trace"},
     {"replay", "calibration", "synthesis"},
     {"groups"},

@@ -222,6 +222,26 @@ def test_gradients_and_modes_are_kept():
     assert small[1].weight.requires_grad
 
 
+class Auxiliary(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.aux = (
+            nn.Conv2d(3, 6, 1),
+            nn.Conv2d(6, 2, 1),
+            nn.Sequential(nn.Conv2d(6, 4, 1), nn.Dropout2d()),
+        )
+
+    def forward(self, x: Tensor):
+        y = self.a(x)
+        return (self.b(y), self.aux(y)) if self.training else self.b(y)
+
+
+def test_parts_that_run_only_in_training_lose_their_channels_too():
+    small = pruned(Auxiliary(), "a")
+    assert small.aux[0].in_channels == 5
+    small.train()(X)
+
+
 # --- many at once -----------------------------------------------------------------------------------------------
 
 

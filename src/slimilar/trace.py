@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from slimilar import ops
+from slimilar import ops, unseen
 from slimilar.copies import check_model, copy_with, named_tensors, on_meta, unwrap
 from slimilar.errors import InvalidInput, TraceError
 from slimilar.labels import CONSTANT, NONE, Atoms, Labels, Ties, atoms_in, axes_of
@@ -340,13 +340,24 @@ def trace(model: nn.Module, example: Example, choices: Choices | None = None) ->
     """
     choices = choices or Choices()
     try:
-        return Tracer(on_meta(model), choices, meta=True).run(example)
+        small = on_meta(model)
+        return _with_training(small, example, choices, Tracer(small, choices, meta=True).run(example))
     except InvalidInput:
         raise
     except Exception as shapes_only:
         if any(t.is_meta for t in model.parameters()):
             raise TraceError(_rejected(example, shapes_only)) from shapes_only
         return _trace_on_values(model, example, choices)
+
+
+def _with_training(model: nn.Module, example: Example, choices: Choices, seen: Trace) -> Trace:
+    """Add what is known about parts that only run in training; where they cannot be run, they are left alone."""
+    if not unseen.wake(model, seen):
+        return seen
+    try:
+        return unseen.merge(seen, Tracer(model, choices, meta=True).run(example))
+    except Exception:
+        return seen
 
 
 def _trace_on_values(model: nn.Module, example: Example, choices: Choices) -> Trace:
