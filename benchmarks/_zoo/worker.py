@@ -66,6 +66,12 @@ def ours(entry: Entry) -> dict[str, Any]:
     if row["smallest_inner"] > ENOUGH:
         mode, chosen = "joint", analyze(model, example, residual="joint")
         row |= {"groups_joint": len(chosen.groups), "smallest_joint": _smallest(chosen)}
+    if not chosen.groups:  # no batch norm speaks for the channels that may leave
+        chosen, row["criterion"] = (
+            analyze(model, example, residual="joint", criterion="magnitude-l1"),
+            "magnitude-l1",
+        )
+        row |= {"groups_joint": len(chosen.groups), "smallest_joint": _smallest(chosen)}
     if not chosen.groups:
         return row | {"status": "nothing to prune"}
     cut = _cut(chosen)

@@ -10,6 +10,7 @@ from _zoo.catalogue import Entry, catalogue, chosen
 from _zoo.worker import exported, ours
 
 from _zoo_check import check
+from slimilar._torchvision import import_torchvision
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # the models' own warnings
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
@@ -28,6 +29,7 @@ def test_export_and_compile(entry: Entry):
 
 @pytest.mark.parametrize("name", ["yolov8n", "yolo11n"])
 def test_yolo(name):
+    import_torchvision()
     ultralytics = pytest.importorskip("ultralytics.nn.tasks")
     model = ultralytics.DetectionModel(f"{name}.yaml", ch=3, nc=4, verbose=False)
     x = torch.randn(2, 3, 64, 64)
