@@ -242,7 +242,7 @@ class _Builder:
             batch_norms=tuple(_batch_norm(n, places) for n, places in norms if places is not None),
             readers=tuple(self._reader(r, units) for r, units in self.reads.get(g, [])),
             fixed=dict(fixed),
-            channels=tuple(np.flatnonzero(first == u) for u in range(width)),
+            channels=_places(first, width),
             residual=residual,
         )
 
@@ -252,6 +252,13 @@ class _Builder:
         return Reader(
             self.trace.ops[read.op].module, read.op, read.axis, units, axis.tensor, axis.axis, index
         )
+
+
+def _places(units: Indices, width: int) -> tuple[Indices, ...]:
+    """Return where each unit stands in a vector."""
+    order = np.argsort(units, kind="stable")
+    counts = np.bincount(units[units >= 0], minlength=width)
+    return tuple(np.split(order[len(units) - int(counts.sum()) :], np.cumsum(counts)[:-1]))
 
 
 def _positions(units: Indices, width: int) -> Indices | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,7 +92,9 @@ def surgery(trace: Trace, grouping: Grouping, kept: Kept) -> Surgery:
     stays = np.append(atoms_kept(grouping, kept), True)  # CONSTANT = -1 finds the last entry
     numbers = {(n.module, n.attribute, n.item): int(stays[n.atoms].sum()) for n in trace.integers}
     selections = {
-        n.module: np.flatnonzero(stays[n.atoms]) for n in trace.norms if n.selects and not stays[n.atoms].all()
+        n.module: np.flatnonzero(stays[n.atoms])
+        for n in trace.norms
+        if n.selects and not stays[n.atoms].all()
     }
     return Surgery(kept_indices(trace, grouping, kept), numbers, selections)
 
@@ -99,7 +102,9 @@ def surgery(trace: Trace, grouping: Grouping, kept: Kept) -> Surgery:
 def operate(model: nn.Module, surgery: Surgery) -> nn.Module:
     """Return a NEW, smaller module of the user's own class; the given one is left as it was."""
     tensors = named_tensors(model)
-    small = copy_with(model, {name: take(tensors[name], axes) for name, axes in _by_tensor(surgery.indices).items()})
+    small = copy_with(
+        model, {name: take(tensors[name], axes) for name, axes in _by_tensor(surgery.indices).items()}
+    )
     mend(small, surgery)
     return small
 
@@ -229,17 +234,28 @@ def verify(
 
 
 def _difference(original: nn.Module, small: nn.Module, example: Example, dtype: torch.dtype | None) -> float:
-    small = copy_with(small, {name: t.detach() for name, t in small.named_parameters()}).eval()
     if dtype is not None:
-        original, small = copy_with(original, {}).to(dtype), small.to(dtype)
+        original, small = copy_with(original, {}).to(dtype), copy_with(small, {}).to(dtype)
     device = next(iter(small.parameters())).device
     args, kwargs = arguments(_random_like(example, dtype, device))
-    with torch.no_grad():
+    with torch.no_grad(), _in_eval_mode(small):
         expected = [t for t in tensors_in(original(*args, **kwargs)) if t.is_floating_point()]
         given = [t for t in tensors_in(small(*args, **kwargs)) if t.is_floating_point()]
     if [t.shape for t in expected] != [t.shape for t in given]:
         return float("inf")
     return max((_relative(a, b) for a, b in zip(expected, given, strict=True)), default=0.0)
+
+
+@contextmanager
+def _in_eval_mode(model: nn.Module) -> Iterator[None]:
+    """Switch a model of ours to eval mode and back, module by module."""
+    training = [m for m in model.modules() if m.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
 
 
 def _relative(expected: Tensor, given: Tensor) -> float:

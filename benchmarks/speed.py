@@ -1,0 +1,121 @@
+"""Time and memory of pruning, side by side with Torch-Pruning in one run, as ratios.
+
+    python benchmarks/speed.py [--runs 5] [--threads 1]
+
+Ours: `slimilar.prune(model, x, threshold=...)` end to end, verification included, plain removal. Torch-Pruning: building
+its graph and one step at 50 %. Runs take turns; times are medians of processor time on one thread, which other
+programs on the machine do not lengthen much. Memory is the growth of a process's peak over what it held before, each
+tool in a process of its own (Linux). Output: benchmarks/results/speed.txt.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import multiprocessing
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import slimilar
+from slimilar._torchvision import import_torchvision
+
+GOALS = {"resnet50": 2.0, "densenet121": 10.0, "mobilenet_v2": 1.0}
+
+
+def model_of(name: str) -> nn.Module:
+    """A torchvision network whose batch norms look trained, so that there is something to cluster."""
+    torch.manual_seed(0)
+    net = getattr(import_torchvision().models, name)(weights=None)
+    for m in net.modules():
+        if isinstance(m, nn.BatchNorm2d):
+            nn.init.uniform_(m.weight, 0.1, 1.5)
+            nn.init.normal_(m.bias, 0, 0.5)
+    return net.eval()
+
+
+def ours(net: nn.Module, x: torch.Tensor) -> None:
+    slimilar.prune(net, x, threshold=0.1, substitute="none")
+
+
+def torch_pruning(net: nn.Module, x: torch.Tensor) -> None:
+    import torch_pruning as tp
+
+    last = [m for m in net.modules() if isinstance(m, nn.Linear)][-1]
+    pruner = tp.pruner.MagnitudePruner(
+        net, x, importance=tp.importance.MagnitudeImportance(p=2), pruning_ratio=0.5, ignored_layers=[last]
+    )
+    pruner.step()
+
+
+TOOLS: dict[str, Callable[[nn.Module, torch.Tensor], None]] = {"slimilar": ours, "torch-pruning": torch_pruning}
+
+
+def peak(tool: str, name: str, threads: int, answer: multiprocessing.Queue[float]) -> None:
+    torch.set_num_threads(threads)
+    net, x = model_of(name), torch.randn(1, 3, 224, 224)
+    import torch_pruning  # noqa: F401  both processes hold the same libraries
+
+    gc.collect()
+    Path("/proc/self/clear_refs").write_text("5")  # start a new peak
+    before = _status("VmRSS")
+    TOOLS[tool](net, x)
+    answer.put((_status("VmHWM") - before) / 1024)
+
+
+def _status(key: str) -> int:
+    line = next(x for x in Path("/proc/self/status").read_text().splitlines() if x.startswith(key))
+    return int(line.split()[1])
+
+
+def memory(tool: str, name: str, threads: int) -> float:
+    context = multiprocessing.get_context("spawn")
+    answer: multiprocessing.Queue[float] = context.Queue()
+    process = context.Process(target=peak, args=(tool, name, threads, answer))
+    process.start()
+    found = answer.get()
+    process.join()
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--runs", type=int, default=5)
+    parser.add_argument("--threads", type=int, default=1)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    lines = [
+        f"command: python benchmarks/speed.py --runs {args.runs} --threads {args.threads}   seed 0",
+        f"torch {torch.__version__}, slimilar {slimilar.__version__}, torch-pruning {_version()}, {platform.machine()}, "
+        "shared cores: compare the ratios, not the seconds of processor time",
+        f"{'network':<14} {'slimilar s':>11} {'torch-pruning s':>16} {'faster':>7} {'goal':>5} "
+        f"{'slimilar MiB':>13} {'torch-pruning MiB':>18}",
+    ]
+    for name, goal in GOALS.items():
+        seconds: dict[str, list[float]] = {tool: [] for tool in TOOLS}
+        for _ in range(args.runs):
+            for tool, run in TOOLS.items():
+                net, x = model_of(name), torch.randn(1, 3, 224, 224)
+                start = time.process_time()
+                run(net, x)
+                seconds[tool].append(time.process_time() - start)
+        a, b = (statistics.median(seconds[tool]) for tool in TOOLS)
+        mine, theirs = (memory(tool, name, args.threads) for tool in TOOLS)
+        lines.append(f"{name:<14} {a:>11.2f} {b:>16.2f} {b / a:>6.1f}x {goal:>4.0f}x {mine:>13.0f} {theirs:>18.0f}")
+        print("\n".join(lines) if len(lines) == 4 else lines[-1], flush=True)
+    (Path(__file__).parent / "results" / "speed.txt").write_text("\n".join(lines) + "\n")
+
+
+def _version() -> str:
+    from importlib.metadata import version
+
+    return version("torch-pruning")
+
+
+if __name__ == "__main__":
+    main()
