@@ -53,7 +53,10 @@ def torch_pruning(net: nn.Module, x: torch.Tensor) -> None:
     pruner.step()
 
 
-TOOLS: dict[str, Callable[[nn.Module, torch.Tensor], None]] = {"slimilar": ours, "torch-pruning": torch_pruning}
+TOOLS: dict[str, Callable[[nn.Module, torch.Tensor], None]] = {
+    "slimilar": ours,
+    "torch-pruning": torch_pruning,
+}
 
 
 def peak(tool: str, name: str, threads: int, answer: multiprocessing.Queue[float]) -> None:
@@ -84,7 +87,9 @@ def memory(tool: str, name: str, threads: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
@@ -106,7 +111,9 @@ def main() -> None:
                 seconds[tool].append(time.process_time() - start)
         a, b = (statistics.median(seconds[tool]) for tool in TOOLS)
         mine, theirs = (memory(tool, name, args.threads) for tool in TOOLS)
-        lines.append(f"{name:<14} {a:>11.2f} {b:>16.2f} {b / a:>6.1f}x {goal:>4.0f}x {mine:>13.0f} {theirs:>18.0f}")
+        lines.append(
+            f"{name:<14} {a:>11.2f} {b:>16.2f} {b / a:>6.1f}x {goal:>4.0f}x {mine:>13.0f} {theirs:>18.0f}"
+        )
         print("\n".join(lines) if len(lines) == 4 else lines[-1], flush=True)
     (Path(__file__).parent / "results" / "speed.txt").write_text("\n".join(lines) + "\n")
 

@@ -43,8 +43,8 @@ def import_torchvision(module: str = "torchvision") -> Any:
 
 
 def _declare_missing_operators() -> None:
-    library = torch.library.Library("torchvision", "FRAGMENT")  # type: ignore[no-untyped-call]
+    library = torch.library.Library("torchvision", "FRAGMENT")
     for name, schema in _MISSING.items():
         if not hasattr(torch.ops.torchvision, name):
-            library.define(schema)  # type: ignore[no-untyped-call]
+            library.define(schema)
     _declared.append(library)

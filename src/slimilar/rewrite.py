@@ -134,12 +134,12 @@ def mend(small: nn.Module, surgery: Surgery) -> None:
         part.training = training
 
 
-def add_bias(module: nn.Module) -> None:
+def add_bias(module: Any) -> None:
     """Give a convolution or linear layer without a bias one of zeros, in place."""
-    weight: Any = module.weight
+    weight: Tensor = module.weight
     if module.bias is None:
         size = weight.shape[1] * module.groups if getattr(module, "transposed", False) else weight.shape[0]
-        module.bias = nn.Parameter(weight.new_zeros(size), requires_grad=weight.requires_grad)  # type: ignore[operator]
+        module.bias = nn.Parameter(weight.new_zeros(size), requires_grad=weight.requires_grad)
 
 
 def _set_number(module: nn.Module, attribute: str, item: int | None, value: int) -> None:
