@@ -332,6 +332,12 @@ def test_calibration_pictures_of_every_kind(kind, net, tmp_path):
     slimilar.load(tmp_path / "out" / "model.safetensors", Mobile())
 
 
+def test_pictures_made_from_the_model_itself(net, tmp_path):
+    words = ["--flops", "0.7", "--calibrate", "synthesize", "--pictures", "4"]
+    found = answer("prune", *words_for(net), *words, "-o", tmp_path)
+    assert (found["criterion"], found["substitute"]) == ("span", "linear")
+
+
 def test_inspect_shows_what_a_file_holds(small):
     file = small / "model.safetensors"
     text = run("inspect", file)

@@ -86,7 +86,9 @@ Calibrate = Annotated[
         metavar="PICTURES",
     ),
 ]
-Pictures = Annotated[int, typer.Option(help="How many of them.", min=1)]
+Pictures = Annotated[
+    int | None, typer.Option(help="How many of them: 512 unless told, 384 where they are synthesised.", min=1)
+]
 Substitute = Annotated[
     str,
     typer.Option(

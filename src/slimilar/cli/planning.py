@@ -75,15 +75,16 @@ def command_of(opened: Opened, asked: Asked) -> str:
     return " ".join(filter(None, [opened.command, asked.words()]))
 
 
-def calibrated(out: Output, opened: Opened, asked: Asked, count: int, normalise: str) -> Any:
+def calibrated(out: Output, opened: Opened, asked: Asked, count: int | None, normalise: str) -> Any:
     """Return unlabelled pictures, read or synthesised, or None where none are asked for."""
     with out.working("Reading pictures") as tell:
-        found = calibration(opened, asked.calibrate, count, normalise)
+        found = calibration(opened, asked.calibrate, count or 512, normalise)
         if not isinstance(found, str):
             return found
         from slimilar.synthesis import synthesize
 
-        return synthesize(opened.model, opened.example(), seed=asked.seed, progress=tell.stage)
+        made = {} if count is None else {"count": count}
+        return synthesize(opened.model, opened.example(), seed=asked.seed, progress=tell.stage, **made)
 
 
 def make_plan(out: Output, opened: Opened, asked: Asked, calibration: Any = None) -> Plan:

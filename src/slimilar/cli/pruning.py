@@ -30,7 +30,7 @@ def prune(
     layer: options.Layer = None,
     exclude: options.Exclude = None,
     calibrate: options.Calibrate = None,
-    pictures: options.Pictures = 512,
+    pictures: options.Pictures = None,
     normalise: options.Normalise = "auto",
     criterion: options.Criterion = "auto",
     substitute: options.Substitute = "auto",
