@@ -195,6 +195,17 @@ def _calls():
     yield from (
         (torch.ops.aten.native_batch_norm, (x, *held, False, 0.1, 1e-5)),
         (torch.ops.aten.native_batch_norm, (x, None, None, *held[2:], False, 0.1, 1e-5)),
+        (
+            (
+                torch.ops.aten.convolution,
+                (x, torch.rand(4, 1, 1, 1), held[0], [1, 1], [0, 0], [1, 1], False, [0, 0], 4),
+            ),
+            (x, torch.rand(6, 4, 3, 3), None, [2, 1], [1, 0], [1, 2], False, [0, 0], 1),
+        ),
+        (
+            torch.ops.aten.convolution,
+            (x, torch.rand(4, 1, 3, 3), held[0], [1] * 2, [1] * 2, [1] * 2, False, [0] * 2, 4),
+        ),
         (torch.ops.aten.cat, ([x, y], 1)),
         (torch.ops.aten.cat, ([x, y[:, :2].contiguous()], -3)),
         (torch.ops.aten.add, (x, y)),
@@ -230,3 +241,5 @@ def test_what_is_unusual_is_left_to_torch(args):
     assert shortcut("aten.cat", args, {}) is None
     assert shortcut("aten.add", (torch.zeros(3, 1), torch.zeros(1, 3)), {}) is None
     assert shortcut("aten.relu", (torch.zeros(3, dtype=torch.int64),), {}) is None
+    wrong = (torch.zeros(1, 3, 4, 4), torch.zeros(2, 4, 1, 1), None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
+    assert shortcut("aten.convolution", wrong, {}) is None

@@ -40,8 +40,8 @@ def _head(entries: list[Entry], picked: list[Entry]) -> Iterator[str]:
     yield "python benchmarks/zoo.py"
     yield f"{', '.join(f'{n} {version(n)}' for n in names)}; {platform.machine()}, one thread, a busy machine"
     yield (
-        f"{len(entries)} architectures, {len(with_norms)} with batch norms, {len(picked)} listed: of timm architectures "
-        "made of the same modules in other numbers and widths, the smallest."
+        f"{len(entries)} architectures, {len(with_norms)} with batch norms, {len(picked)} listed: of timm's "
+        "architectures made of the same modules in other numbers and widths, the smallest."
     )
     yield "Random weights; FLOPs cut to 60 % where possible (residual: inner, else joint); judged by the weights alone."
 

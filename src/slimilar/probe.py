@@ -8,8 +8,10 @@ assumption behind it is given up for the next weaker one, down to freezing the c
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -161,7 +163,23 @@ def analyse(
     model: nn.Module, example: Example, residual: Residual = "inner", choices: Choices | None = None
 ) -> Structure:
     """Trace a model, group its channels, and probe until the groups hold at other widths."""
-    choices = choices or Choices()
+    with _no_collection():
+        return _analyse(model, example, residual, choices or Choices())
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Let the garbage collector rest: a trace makes many small objects that all stay, and it would look at each."""
+    resting = not gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if not resting:
+            gc.enable()
+
+
+def _analyse(model: nn.Module, example: Example, residual: Residual, choices: Choices) -> Structure:
     structure = _structure(model, example, residual, choices)
     if residual == "select":
         choices = _choose_selections(model, example, structure)

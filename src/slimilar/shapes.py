@@ -48,6 +48,14 @@ def _cat(tensors: list[Tensor], dim: int = 0) -> Tensor:
     return torch.empty(shape, dtype=tensors[0].dtype, device="meta")
 
 
+def _convolution(
+    x: Tensor, weight: Tensor, bias: Any, stride: list[int], padding: list[int], dilation: list[int], *_: Any
+) -> Tensor:
+    sides = zip(x.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True)
+    space = [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in sides]
+    return torch.empty([x.shape[0], weight.shape[0], *space], dtype=x.dtype, device="meta")
+
+
 def _new(x: Tensor, *_: Any) -> Tensor:
     return _like(x)
 
@@ -66,6 +74,8 @@ def shortcut(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callab
         return _same if name.endswith("_") else _new
     if name == "aten.native_batch_norm" and len(args) == 8 and args[5] is False and _fits(args[0], args[1:5]):
         return _batch_norm
+    if name == "aten.convolution" and _convolves(*args):
+        return _convolution
     return _cat if name == "aten.cat" and _alike(*args) else None
 
 
@@ -99,3 +109,23 @@ def _alike(tensors: list[Tensor], dim: int = 0) -> bool:
 
 def _fits(x: Tensor, held: tuple[Tensor | None, ...]) -> bool:
     return x.ndim > 1 and _dense(x) and all(p is None or tuple(p.shape) == (x.shape[1],) for p in held)
+
+
+def _convolves(
+    x: Tensor, weight: Tensor, bias: Tensor | None, stride: list[int], padding: list[int], dilation: list[int],
+    transposed: bool, output_padding: list[int], groups: int,
+) -> bool:  # fmt: skip
+    axes = weight.ndim - 2
+    reach = zip(x.shape[2:], weight.shape[2:], padding, dilation, strict=False)
+    return (
+        not transposed
+        and x.ndim == weight.ndim
+        and len(stride) == len(padding) == len(dilation) == axes
+        and x.shape[1] == weight.shape[1] * groups
+        and weight.shape[0] % groups == 0
+        and x.dtype == weight.dtype
+        and (bias is None or tuple(bias.shape) == (weight.shape[0],))
+        and all(n + 2 * p >= d * (k - 1) + 1 for n, k, p, d in reach)
+        and _dense(x)
+        and _dense(weight)
+    )
