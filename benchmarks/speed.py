@@ -2,8 +2,8 @@
 
     python benchmarks/speed.py [--runs 5] [--threads 1]
 
-Ours: `slimilar.prune(model, x, threshold=...)` end to end, verification included, plain removal. Torch-Pruning: building
-its graph and one step at 50 %. Runs take turns; times are medians of processor time on one thread, which other
+Ours: `slimilar.prune(model, x, threshold=...)` end to end, verification included, plain removal. Torch-Pruning:
+building its graph and one step at 50 %. Runs take turns; times are medians of processor time on one thread, which other
 programs on the machine do not lengthen much. Memory is the growth of a process's peak over what it held before, each
 tool in a process of its own (Linux). Output: benchmarks/results/speed.txt.
 """
@@ -94,12 +94,12 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
+    versions = f"torch {torch.__version__}, slimilar {slimilar.__version__}, torch-pruning {_version()}"
+    columns = ("slimilar s", "torch-pruning s", "faster", "goal", "slimilar MiB", "torch-pruning MiB")
     lines = [
         f"command: python benchmarks/speed.py --runs {args.runs} --threads {args.threads}   seed 0",
-        f"torch {torch.__version__}, slimilar {slimilar.__version__}, torch-pruning {_version()}, {platform.machine()}, "
-        "shared cores: compare the ratios, not the seconds of processor time",
-        f"{'network':<14} {'slimilar s':>11} {'torch-pruning s':>16} {'faster':>7} {'goal':>5} "
-        f"{'slimilar MiB':>13} {'torch-pruning MiB':>18}",
+        f"{versions}, {platform.machine()}, shared cores: compare the ratios, not the seconds of processor time",
+        " ".join([f"{'network':<14}", *(f"{c:>{max(7, len(c))}}" for c in columns)]),
     ]
     for name, goal in GOALS.items():
         seconds: dict[str, list[float]] = {tool: [] for tool in TOOLS}
@@ -112,7 +112,7 @@ def main() -> None:
         a, b = (statistics.median(seconds[tool]) for tool in TOOLS)
         mine, theirs = (memory(tool, name, args.threads) for tool in TOOLS)
         lines.append(
-            f"{name:<14} {a:>11.2f} {b:>16.2f} {b / a:>6.1f}x {goal:>4.0f}x {mine:>13.0f} {theirs:>18.0f}"
+            f"{name:<14} {a:>10.2f} {b:>15.2f} {b / a:>6.1f}x {goal:>6.0f}x {mine:>12.0f} {theirs:>17.0f}"
         )
         print("\n".join(lines) if len(lines) == 4 else lines[-1], flush=True)
     (Path(__file__).parent / "results" / "speed.txt").write_text("\n".join(lines) + "\n")

@@ -359,3 +359,30 @@ def test_synthesised_pictures_match_the_statistics_and_serve() -> None:
     assert gap(made) < 0.1 * gap(torch.randn(32, 3, 12, 12, generator=generator(5)) + 0.5)
     with pytest.raises(InvalidInput, match="batch norms"):
         synthesize(nn.Conv2d(3, 4, 1), pictures(1))
+
+
+class Looks(nn.Module):
+    """A network that looks at values, so that its operators cannot be played back without them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = small_net()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body(x) * (1.0 if float(x.sum()) > -1e9 else 2.0)
+
+
+def test_models_that_look_at_values_are_pruned_without_substitution() -> None:
+    result = slimilar.prune(Looks().eval(), pictures(1), threshold=0.3)
+    assert result.substitute == "none"
+    with pytest.raises(InvalidInput, match="looks at values"):
+        slimilar.prune(Looks().eval(), pictures(1), threshold=0.3, substitute="mean")
+
+
+def test_modes_of_single_modules_are_kept() -> None:
+    net = small_net().train()
+    net[1].eval()
+    small = slimilar.prune(net, pictures(1), threshold=0.3).model
+    assert small.training
+    assert not small[1].training
+    assert small[4].training

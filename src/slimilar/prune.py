@@ -110,14 +110,18 @@ def analyze(
 
 def _tape(model: nn.Module, example: Example, structure: Structure, size: int) -> Tape:
     """Record the model for batches of a size; its operators must be those of the trace."""
-    tape = record(model, map_tensors(lambda t: t[:1].expand(size, *t.shape[1:]), example))
-    names = [play.func.name().split(".")[0].replace("::", ".") for play in tape.plays]
-    if names != [op.name for op in structure.trace.ops]:
-        raise InvalidInput(
-            "to substitute channels, a model must run the same operators for every batch size, and this one does not: "
-            'pass substitute="none"'
+    why = "it looks at values on the way"
+    if structure.trace.meta:
+        tape = record(
+            model, map_tensors(lambda t: t[:1].expand(size, *t.shape[1:]) if t.ndim else t, example)
         )
-    return tape
+        names = [play.func.name().split(".")[0].replace("::", ".") for play in tape.plays]
+        if names == [op.name for op in structure.trace.ops]:
+            return tape
+        why = "it runs other operators on another batch size"
+    raise InvalidInput(
+        f'to substitute channels a model must run alike on every batch, but {why}: pass substitute="none"'
+    )
 
 
 def prune(
@@ -171,7 +175,7 @@ def prune(
     )  # fmt: skip
     if not plan.groups:
         raise nothing(plan.frozen)
-    how = "linear" if substitute == "auto" else substitute
+    how = _settle(substitute, model, example, plan)
     if how != "none":
         flops, params = _leave_room(model, example, plan, flops, params)
     cut = plan.at(threshold, flops=flops, macs=macs, params=params, round_to=round_to, thresholds=thresholds)
@@ -203,13 +207,24 @@ def apply(
 ) -> Result:
     """Carry out a cut of a plan; one plan serves many cuts."""
     model = check_model(model)
-    how = "linear" if choose(substitute, SUBSTITUTES, "substitute") == "auto" else substitute
+    how = _settle(choose(substitute, SUBSTITUTES, "substitute"), model, example, plan)
     done, small = _operated(model, plan.structure, cut.mask)
     error = _verified(model, small, example, plan.structure, cut.mask) if verify else None
     result = Result(small, cut, plan, done, error)
     if how == "none" or cut.mask.all():
         return result
     return _substituted(model, example, result, how, calibration, seed, progress)
+
+
+def _settle(substitute: str, model: nn.Module, example: Example, plan: Plan) -> str:
+    """Return what "auto" stands for: the best substitute for a model whose operators can be played back, else none."""
+    if substitute != "auto":
+        return substitute
+    try:
+        _tape(model, example, plan.structure, 1)
+    except Exception:  # whatever the model's own code raises on other batch sizes or without numbers
+        return "none"
+    return "linear"
 
 
 def _leave_room(
@@ -261,7 +276,7 @@ def _substituted(
     done = before.then(done) if isinstance(before, Surgery) else done
     setattr(small, HISTORY, done)
     cut = replace(result.cut, cost=count(small, example)) if done.biases else result.cut
-    return replace(result, model=small.train(model.training), cut=cut, surgery=done, substitute=how)
+    return replace(result, model=small, cut=cut, surgery=done, substitute=how)
 
 
 def _stand_ins(result: Result) -> dict[int, int]:
