@@ -26,7 +26,11 @@ from slimilar.models import VGG, demo_network
 from slimilar.models.demo import WIDTH, write_demo_network
 from slimilar.train import Progress, Recipe, Result, Settings, evaluate, recipe, train
 
-EPOCHS, SEED = 14, 0
+SEED = 0
+COMMAND = "python experiments/demo_network.py --data FOLDER --out runs/demo"
+FIRST = replace(recipe("one-cycle"), epochs=14)
+# Then on at a constant rate, with averaged weights: every epoch gives a finished network.
+SECOND = Recipe(epochs=12, batch_size=128, lr=0.03, weight_decay=5e-4, label_smoothing=0.1, ema=0.999)
 
 
 def show(event: Progress) -> None:
@@ -37,7 +41,7 @@ def show(event: Progress) -> None:
     print(line, flush=True)
 
 
-def ship(result: Result, recipe: Recipe, pictures: Pictures, test: Pictures) -> None:
+def ship(first: Result, second: Result, pictures: Pictures, test: Pictures) -> None:
     folder = Path(slimilar.__file__).parent / "demo"
     folder.mkdir(exist_ok=True)
     chosen = torch.cat([(test.labels == label).nonzero()[:100, 0] for label in range(10)]).sort().values
@@ -47,20 +51,20 @@ def ship(result: Result, recipe: Recipe, pictures: Pictures, test: Pictures) -> 
         write_demo_pictures(folder, part, split)
     labels = {split: part.labels.tolist() for split, part in shown.items()}
     (folder / "labels.json").write_text(json.dumps(labels) + "\n")
-    write_demo_network(folder, result.model)
+    write_demo_network(folder, second.model)
     shipped = demo_network()
     score = evaluate(shipped, test)
     record = {
-        "command": "python experiments/demo_network.py --data FOLDER --out runs/demo --ship",
+        "command": f"{COMMAND} --more {len(second.history)} --ship",
         "network": f"slimilar.models.VGG(classes=10, width={WIDTH})",
         "parameters": sum(p.numel() for p in shipped.parameters()),
         "data": "CIFAR-10 (Krizhevsky, 2009), all 50,000 training pictures",
-        "recipe": asdict(recipe),
+        "recipes": [asdict(FIRST), asdict(replace(SECOND, epochs=len(second.history)))],
         "seed": SEED,
         "test_accuracy": score.accuracy,
         "test_pictures": score.pictures,
         "test_accuracy_of_the_shipped_pictures": evaluate(shipped, demo_pictures()).accuracy,
-        "history": [asdict(epoch) for epoch in result.history],
+        "history": [asdict(epoch) for part in (first, second) for epoch in part.history],
         "versions": {
             "slimilar": slimilar.__version__,
             "torch": torch.__version__,
@@ -78,18 +82,19 @@ def main() -> None:
     )
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--more", type=int, default=SECOND.epochs, help="epochs of the second part")
     parser.add_argument("--ship", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(2)
     pictures, test = cifar("cifar10", "train", args.data), cifar("cifar10", "test", args.data)
     torch.manual_seed(SEED)
-    chosen = replace(recipe("one-cycle"), epochs=EPOCHS)
-    result = train(
-        VGG(10, WIDTH), pictures, chosen,
-        test=test, folder=args.out, resume=True, settings=Settings(seed=SEED, save_every=100), progress=show,
-    )  # fmt: skip
+    common = {"test": test, "resume": True, "progress": show, "settings": Settings(seed=SEED, save_every=100)}
+    first = train(VGG(10, WIDTH), pictures, FIRST, folder=args.out, **common)
+    second = train(
+        first.model, pictures, replace(SECOND, epochs=args.more), folder=args.out / "more", **common
+    )
     if args.ship:
-        ship(result, chosen, pictures, test)
+        ship(first, second, pictures, test)
 
 
 if __name__ == "__main__":

@@ -191,7 +191,7 @@ def test_average_is_a_moving_average():
     model = nn.BatchNorm1d(1)
     average = Average(model, decay=0.5)
     values = []
-    expected = 1.0
+    expected, mean = 1.0, 0.0
     for step, weight in enumerate([2.0, 4.0, -1.0]):
         nn.init.constant_(model.weight, weight)
         model.running_mean.fill_(weight)
@@ -200,7 +200,8 @@ def test_average_is_a_moving_average():
         expected = decay * expected + (1 - decay) * weight
         values.append(expected)
         assert float(average.model.weight) == pytest.approx(expected)
-        assert float(average.model.running_mean) == weight
+        mean = decay * mean + (1 - decay) * weight
+        assert float(average.model.running_mean) == pytest.approx(mean)
     assert average.steps == 3
 
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 class Average:
-    r"""$\bar w \leftarrow d\,\bar w + (1 - d)\,w$ after every step; statistics of batch norms are copied.
+    r"""$\bar w \leftarrow d\,\bar w + (1 - d)\,w$ after every step, for weights and for the statistics of batch norms.
 
     Early on, the decay is $\min(d, (1 + n) / (10 + n))$ at step n: the random start is soon forgotten.
     """
@@ -23,7 +23,8 @@ class Average:
         decay = min(self.decay, (1 + self.steps) / (10 + self.steps))
         torch._foreach_lerp_(list(self.model.parameters()), list(model.parameters()), 1 - decay)
         for mine, theirs in zip(self.model.buffers(), model.buffers(), strict=True):
-            mine.copy_(theirs)
+            # Statistics are averaged as well: those of the latest weights would not fit the averaged ones.
+            _ = mine.lerp_(theirs, 1 - decay) if mine.is_floating_point() else mine.copy_(theirs)
         self.steps += 1
 
     def state(self) -> dict[str, Tensor]:

@@ -96,8 +96,9 @@ class Run:
         self._end_epoch(len(epoch), lr)
 
     def _one_step(self, batch: Batch, steps: int) -> float:
-        # Seeded anew at each step, so that dropout needs no saved state.
-        torch.manual_seed(mixed_seed(self.job.settings.seed, self.epoch, self.step, self.team.rank))
+        # Seeded anew at each step, so that dropout needs no saved state; the 1 keeps it apart from augmentation,
+        # because a seed does not change by zeros at its end.
+        torch.manual_seed(mixed_seed(self.job.settings.seed, self.epoch, self.step, 1 + self.team.rank))
         lr = self.recipe.learning_rate(self.epoch + self.step / steps)
         for group in self.optimiser.param_groups:
             group["lr"] = lr
