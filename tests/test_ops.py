@@ -196,15 +196,12 @@ def _calls():
         (torch.ops.aten.native_batch_norm, (x, *held, False, 0.1, 1e-5)),
         (torch.ops.aten.native_batch_norm, (x, None, None, *held[2:], False, 0.1, 1e-5)),
         (
-            (
-                torch.ops.aten.convolution,
-                (x, torch.rand(4, 1, 1, 1), held[0], [1, 1], [0, 0], [1, 1], False, [0, 0], 4),
-            ),
+            torch.ops.aten.convolution,
             (x, torch.rand(6, 4, 3, 3), None, [2, 1], [1, 0], [1, 2], False, [0, 0], 1),
         ),
         (
             torch.ops.aten.convolution,
-            (x, torch.rand(4, 1, 3, 3), held[0], [1] * 2, [1] * 2, [1] * 2, False, [0] * 2, 4),
+            (x, torch.rand(4, 1, 1, 1), held[0], [1, 1], [0, 0], [1, 1], False, [0, 0], 4),
         ),
         (torch.ops.aten.cat, ([x, y], 1)),
         (torch.ops.aten.cat, ([x, y[:, :2].contiguous()], -3)),
