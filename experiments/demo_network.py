@@ -59,7 +59,7 @@ def ship(first: Result, second: Result, pictures: Pictures, test: Pictures) -> N
         "network": f"slimilar.models.VGG(classes=10, width={WIDTH})",
         "parameters": sum(p.numel() for p in shipped.parameters()),
         "data": "CIFAR-10 (Krizhevsky, 2009), all 50,000 training pictures",
-        "recipes": [asdict(FIRST), asdict(replace(SECOND, epochs=len(second.history)))],
+        "recipes": [asdict(FIRST), {**asdict(SECOND), "epochs": len(second.history)}],
         "seed": SEED,
         "test_accuracy": score.accuracy,
         "test_pictures": score.pictures,
