@@ -57,3 +57,14 @@ def test_links_lead_somewhere():
 def test_make_targets_exist():
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert set(re.findall(r"\bmake ([a-z]+)", TEXT.split("## How it works")[0])) - {"up"} <= targets
+
+
+def test_the_demo_table_is_what_was_measured():
+    measured = (ROOT / "benchmarks" / "results" / "demo.txt").read_text()
+    rows = re.findall(r"^\| (?:original|-\d+ %) \|.*$", TEXT, re.MULTILINE)
+    assert len(rows) == 4
+    for row in rows:
+        for accuracy in re.findall(r"(\d+\.\d) %", row):
+            assert f" {accuracy} %" in measured
+        for ms in re.findall(r"(\d+\.\d) ms", row):
+            assert f" {ms}" in measured
