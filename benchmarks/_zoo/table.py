@@ -17,6 +17,7 @@ _KNOWN = ("mixes channels", "model output", "residual stream", "joins two axes")
 _FIXED = (
     "a single channel is taken out", "meets constant padding", "reads channels that are fixed",
     "writes channels that are fixed", "combined with a tensor whose channels are fixed", "inside a group",
+    "an axis of a kernel",
     "reads channels by a weight of fixed size", "writes one channel for each fixed group", "takes a fixed channel",
 )  # fmt: skip
 

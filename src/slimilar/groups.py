@@ -166,13 +166,31 @@ def _frozen_classes(trace: Trace, label: Atoms, residual: Residual) -> dict[int,
 
 
 def _keep_pieces(trace: Trace, label: Atoms, drafts: list[list[int]], reasons: dict[int, str]) -> None:
-    """Keep one channel of every part of a split, so that none becomes empty; a group as a whole never does."""
-    home = {c: g for g, units in enumerate(drafts) for c in units}
-    for piece in trace.pieces:
-        found = list(dict.fromkeys(label[piece].tolist()))
-        whole = {home[c] for c in found if c in home and len(drafts[home[c]]) <= len(found)}
-        if found and not whole and not any(c in reasons or c not in home for c in found):
-            reasons[found[0]] = "the last of its part of a split"
+    """Keep one channel of every layer and of every part of a split that is only a part of its group.
+
+    A group as a whole never becomes empty, but a layer whose output is padded and added to a wider one might.
+    """
+    home, width = (
+        np.full(int(label.max(initial=-1)) + 1, FIXED),
+        np.array([len(units) for units in drafts], np.int64),
+    )
+    for g, units in enumerate(drafts):
+        home[units] = g
+    stays = np.zeros(len(home), np.bool_)
+    stays[list(reasons)] = True
+    layers = [np.arange(a.first, a.first + a.size) for a in trace.axes]
+    for part, reason in (
+        (trace.pieces, "the last of its part of a split"),
+        (layers, "the last of its layer"),
+    ):
+        for atoms in part:
+            found = np.unique(label[atoms])
+            if not len(found) or stays[found].any() or (home[found] == FIXED).any():
+                continue
+            groups, counts = np.unique(home[found], return_counts=True)
+            if (counts < width[groups]).all():
+                reasons[int(label[atoms[0]])] = reason
+                stays[label[atoms[0]]] = True
 
 
 def _frozen(trace: Trace, units: list[int], why: list[str | None], label: Atoms) -> Frozen:

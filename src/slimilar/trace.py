@@ -23,7 +23,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from slimilar import ops, unseen
 from slimilar.copies import check_model, copy_with, named_tensors, on_meta, unwrap
 from slimilar.errors import InvalidInput, TraceError
-from slimilar.labels import CONSTANT, NONE, Atoms, Labels, Ties, atoms_in, axes_of
+from slimilar.labels import CONSTANT, NONE, Atoms, Labels, Ties, atoms_in
+from slimilar.memory import equal, memory, same_channels
 from slimilar.records import (
     Axis,
     Choices,
@@ -215,17 +216,17 @@ class Tracer(TorchDispatchMode):
     def _overwrite(self, call: ops.Call, old: Labels, new: Labels) -> None:
         """See to the tensors that share memory with one that is written to."""
         target = call.outs[0]
-        others = [x for x in self._sharing.get(_memory(target), []) if x is not target]
+        others = [x for x in self._sharing.get(memory(target), []) if x is not target]
         for x in others:
             if self.value(x).uniform:
                 self.values[self.index(x)] = replace(self.value(x), uniform=False)
-        if not others or _equal(old, new):
+        if not others or equal(old, new):
             return
         fresh = not old and not any(self.value(x).labels for x in others)
-        if fresh and all(_same_channels(target, x, new) for x in others):
+        if fresh and all(same_channels(target, x, new) for x in others):
             for x in others:
                 self.values[self.index(x)] = replace(self.value(x), labels=new)
-        elif not all(_equal(self.value(x).labels, new) and _same_channels(target, x, new) for x in others):
+        elif not all(equal(self.value(x).labels, new) and same_channels(target, x, new) for x in others):
             self.freeze(old + new, f"operator {call.name} writes into a part of a tensor")
 
     def _settle(self, labels: Labels) -> Labels:
@@ -239,7 +240,7 @@ class Tracer(TorchDispatchMode):
         number = len(self.values)
         self.values.append(value)
         if id(tensor) not in self._known:
-            self._sharing.setdefault(_memory(tensor), []).append(tensor)
+            self._sharing.setdefault(memory(tensor), []).append(tensor)
         self._known[id(tensor)] = (tensor, number)
         return number
 
@@ -296,23 +297,6 @@ class Tracer(TorchDispatchMode):
             self.sums.pairs(), tuple(self.writes), tuple(self.reads), tuple(self.norms), tuple(self.integers),
             tuple(self.freezes), tuple(self.runs), tuple(self.pieces), outputs, parameters, self.meta,
         )  # fmt: skip
-
-
-def _memory(tensor: Tensor) -> int:
-    return int(tensor.untyped_storage()._cdata)
-
-
-def _equal(a: Labels, b: Labels) -> bool:
-    return len(a) == len(b) and all(x is y or torch.equal(x, y) for x, y in zip(a, b, strict=True))
-
-
-def _same_channels(target: Tensor, other: Tensor, labels: Labels) -> bool:
-    """Tell whether two tensors in one memory have the same channels: all of them, on the same axes."""
-    return target.ndim == other.ndim and all(
-        target.shape[a] == other.shape[a] and target.stride(a) == other.stride(a)
-        for factor in labels
-        for a in axes_of(factor)
-    )
 
 
 def _place(path: str, modules: Mapping[str, nn.Module]) -> str:
