@@ -24,13 +24,13 @@ from slimilar.data import Pictures, cifar, demo_pictures
 from slimilar.data.demo import write_demo_pictures
 from slimilar.models import VGG, demo_network
 from slimilar.models.demo import WIDTH, write_demo_network
-from slimilar.train import Progress, Recipe, Result, Settings, evaluate, recipe, train
+from slimilar.train import Progress, Result, Settings, evaluate, recipe, train
 
 SEED = 0
 COMMAND = "python experiments/demo_network.py --data FOLDER --out runs/demo"
 FIRST = replace(recipe("one-cycle"), epochs=14)
-# Then on at a constant rate, with averaged weights: every epoch gives a finished network.
-SECOND = Recipe(epochs=12, batch_size=128, lr=0.03, weight_decay=5e-4, label_smoothing=0.1, ema=0.999)
+# A second cycle from there. (A constant rate of 0.03 with averaged weights, tried for two epochs, gave 87.8 %.)
+SECOND = replace(FIRST, epochs=20, lr=0.08, warmup=0.1)
 
 
 def show(event: Progress) -> None:
