@@ -255,6 +255,13 @@ def test_analyze_for_programs(net):
     assert len({len(values) for values in curve.values()}) == 1
 
 
+def test_analyze_writes_the_page_on_request(net, tmp_path):
+    page = tmp_path / "page.html"
+    text = run("analyze", *words_for(net), "--report", page)
+    assert f"The explorer is in {page}" in text.replace("\n", "")
+    assert page.read_text().startswith("<!doctype html>")
+
+
 def test_quiet_is_quiet(net):
     assert run("analyze", *words_for(net), "--quiet") == ""
 

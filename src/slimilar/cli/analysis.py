@@ -33,6 +33,9 @@ def analyze(
     exclude: options.Exclude = None,
     min_channels: options.MinChannels = 1,
     seed: options.Seed = 0,
+    report: Annotated[
+        Path | None, typer.Option("--report", help="Write the page too.", metavar="FILE")
+    ] = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -49,6 +52,8 @@ def analyze(
     _show_layers(out, plan, cuts)
     show_frozen(out, plan)
     _show_curve(out, plan, cuts)
+    if report is not None:
+        _write_page(out, report, opened, asked, plan)
     out.say(f"Next: [bold]slimilar prune {escape(command_of(opened, asked))} --flops 0.5[/]")
     out.answer(described(opened, plan))
 
@@ -145,17 +150,22 @@ def explore(
 
     Example: [bold]slimilar explore slimilar:demo[/]
     """
-    from slimilar.report import write_report
-
     output = Output(json, quiet)
     opened = open_model(model, weights, input, base)
     asked = _asked(residual, linkage, exclude, min_channels, criterion, calibrate, seed)
     plan = make_plan(output, opened, asked, calibrated(output, opened, asked, pictures, normalise))
-    with output.working("Writing the page"):
-        page = write_report(
-            out, plan, model=opened.model, title=opened.title, source=command_of(opened, asked)
-        )
-    output.say(f"The explorer is in [bold]{escape(page)}[/]")
+    page = _write_page(output, out, opened, asked, plan)
     output.answer({"report": str(page)})
     if open:
         webbrowser.open(page.resolve().as_uri())
+
+
+def _write_page(out: Output, file: Path, opened: Opened, asked: Asked, plan: Plan) -> Path:
+    from slimilar.report import write_report
+
+    with out.working("Writing the page"):
+        page = write_report(
+            file, plan, model=opened.model, title=opened.title, source=command_of(opened, asked)
+        )
+    out.say(f"The explorer is in [bold]{escape(page)}[/]")
+    return page
