@@ -59,7 +59,10 @@ def ship(first: Result, second: Result, pictures: Pictures, test: Pictures) -> N
         "network": f"slimilar.models.VGG(classes=10, width={WIDTH})",
         "parameters": sum(p.numel() for p in shipped.parameters()),
         "data": "CIFAR-10 (Krizhevsky, 2009), all 50,000 training pictures",
-        "recipes": [asdict(FIRST), {**asdict(SECOND), "epochs": len(second.history)}],
+        "recipes": [
+            asdict(FIRST),
+            *([asdict(replace(SECOND, epochs=len(second.history)))] if second.history else []),
+        ],
         "seed": SEED,
         "test_accuracy": score.accuracy,
         "test_pictures": score.pictures,
@@ -82,7 +85,9 @@ def main() -> None:
     )
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)
-    parser.add_argument("--more", type=int, default=SECOND.epochs, help="epochs of the second part")
+    parser.add_argument(
+        "--more", type=int, default=SECOND.epochs, help="epochs of the second cycle; 0 for none"
+    )
     parser.add_argument("--ship", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(2)
@@ -90,9 +95,10 @@ def main() -> None:
     torch.manual_seed(SEED)
     common = {"test": test, "resume": True, "progress": show, "settings": Settings(seed=SEED, save_every=100)}
     first = train(VGG(10, WIDTH), pictures, FIRST, folder=args.out, **common)
-    second = train(
-        first.model, pictures, replace(SECOND, epochs=args.more), folder=args.out / "more", **common
-    )
+    second = Result(first.model, ())
+    if args.more:
+        again = replace(SECOND, epochs=args.more)
+        second = train(first.model, pictures, again, folder=args.out / "more", **common)
     if args.ship:
         ship(first, second, pictures, test)
 
