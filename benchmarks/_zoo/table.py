@@ -33,10 +33,10 @@ def kind(reason: str) -> str:
 
 # how the rows on file came about; a run from the start by the command above has none of these limits
 _NOTES = (
-    "NOT a clean run: rows were gathered while faults were mended, so earlier rows are of earlier versions; failures were",
-    "tried again after mending (raft_large, googlenet, efficientvit_m0, lambda_resnet26t/rpt, fastvit_sa12/mci0), for the",
-    "rival never. The list was stopped before its end. Limits on the shared machine: 200 to 300 s for Slimilar's whole",
-    "task, 90 s for Torch-Pruning's: its time-outs are no failures, and its process had a lower priority for a part.",
+    "NOT a clean run: rows were gathered while faults were mended, so earlier rows are of earlier versions; failures",
+    "were tried again after mending (raft_large, googlenet, efficientvit_m0, lambda_resnet26t/rpt, fastvit_sa12/mci0),",
+    "for the rival never. The list was stopped before its end. Limits on the shared machine: 200 to 300 s for",
+    "Slimilar's whole task, 90 s for Torch-Pruning's: its time-outs are no failures, and its process had lower priority in part.",
     "Seconds are of the clock under changing load; they do not compare the tools (see speed.txt for that).",
 )
 
@@ -103,7 +103,8 @@ def _channels(found: list[Row]) -> Iterator[str]:
         yield (
             f"Channels: {total:,}; frozen as not understood {(kinds['unknown'] + kinds['kernel']) / total:.2%} "
             f"({kinds['kernel'] / total:.2%} are entries of kernels that are computed on the way, as in CondConv, and "
-            f"{kinds['unknown'] / total:.2%} all the rest), coupled to fixed ones {kinds['fixed'] / total:.2%}, by arithmetic, outputs and streams {kinds['known'] / total:.2%}."
+            f"{kinds['unknown'] / total:.2%} all the rest), coupled to fixed ones "
+            f"{kinds['fixed'] / total:.2%}, by arithmetic, outputs and streams {kinds['known'] / total:.2%}."
         )
         for reason, width in reasons.most_common(12):
             yield f"  {width / total:7.2%}  {reason}"

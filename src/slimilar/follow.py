@@ -25,6 +25,7 @@ class Mismatch(Exception):
     def __init__(self, op: int, fact: str) -> None:
         super().__init__(fact)
         self.op, self.fact = op, fact
+        self.kept: Kept | None = None  # what stayed when it was seen
 
 
 @dataclass(frozen=True, eq=False)

@@ -27,6 +27,7 @@ from slimilar.trace import Choices, Example, Op, trace
 
 _PATIENCE = 200  # more operators than any network has assumptions
 _LEVELS = 4
+_NARROW = 8
 
 
 def analyse(
@@ -58,7 +59,7 @@ def _analyse(model: nn.Module, example: Example, residual: Residual, choices: Ch
         fault = _fault(model, example, structure)
         if fault is None:
             break
-        choices = _give_way(structure, fault) or _give_up(model, example, structure)
+        choices = _give_way(structure, fault) or _give_up(model, example, structure, fault)
         structure = _structure(model, example, residual, choices)
     return structure
 
@@ -67,11 +68,22 @@ def _fault(model: nn.Module, example: Example, structure: Structure) -> Mismatch
     """Return where a smaller copy goes another way, if it does."""
     if not structure.grouping.groups:
         return None
-    try:
-        follow(model, example, structure, _some(structure))
-    except Mismatch as fault:
-        return fault
+    for kept in _trials(structure):
+        try:
+            follow(model, example, structure, kept)
+        except Mismatch as fault:
+            fault.kept = kept
+            return fault
     return None
+
+
+def _trials(structure: Structure) -> list[Kept]:
+    """Return what stays in each trial: in narrow groups, which may lose as many by chance, every other one in turn."""
+    some, grouping = _some(structure), structure.grouping
+    if all(group.width >= _NARROW for group in grouping.groups):
+        return [some]
+    of_group = np.repeat(np.arange(len(grouping.groups)), [group.width for group in grouping.groups])
+    return [some, some | (of_group % 2 == 0), some | (of_group % 2 == 1)]
 
 
 def _structure(model: nn.Module, example: Example, residual: Residual, choices: Choices) -> Structure:
@@ -141,12 +153,14 @@ def _blame(structure: Structure, index: int) -> Op | None:
     return op if (units >= 0).any() else None
 
 
-def _give_up(model: nn.Module, example: Example, structure: Structure) -> Choices:
+def _give_up(model: nn.Module, example: Example, structure: Structure, fault: Mismatch) -> Choices:
     """Keep one group whole whose width the code depends on, found by halving the groups that shrink."""
-    some, grouping = _some(structure), structure.grouping
+    grouping = structure.grouping
+    some = _some(structure) if fault.kept is None else fault.kept
     shrinking = [
         g for g, group in enumerate(grouping.groups) if not some[grouping.offsets[g] :][: group.width].all()
     ]
+    shrinking = shrinking or list(range(len(grouping.groups)))
     low, high = 0, len(shrinking)
     while high - low > 1:
         middle = (low + high) // 2
