@@ -36,7 +36,8 @@ _NOTES = (
     "NOT a clean run: rows were gathered while faults were mended, so earlier rows are of earlier versions; failures",
     "were tried again after mending (raft_large, googlenet, efficientvit_m0, lambda_resnet26t/rpt, fastvit_sa12/mci0),",
     "for the rival never. The list was stopped before its end. Limits on the shared machine: 200 to 300 s for",
-    "Slimilar's whole task, 90 s for Torch-Pruning's: its time-outs are no failures, and its process had lower priority in part.",
+    "Slimilar's whole task, 90 s for Torch-Pruning's: its time-outs are no failures; part of the time its",
+    "process had lower priority.",
     "Seconds are of the clock under changing load; they do not compare the tools (see speed.txt for that).",
 )
 
