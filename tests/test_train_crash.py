@@ -8,6 +8,7 @@ import resource
 import signal
 import subprocess
 import sys
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -72,51 +73,54 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path):
     assert load_checkpoint(tmp_path / LAST)[0]["a"] == 1
 
 
-@pytest.fixture
-def small_disk():
-    """No file may grow beyond some size: writing fails in the middle of a file, as on a full disk."""
+def limit_files(size: int) -> None:
+    """Let no file grow beyond some size: writing fails in the middle of a file, as on a full disk."""
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
+
+
+@contextmanager
+def small_disk(size: int | None = None):
+    """Limit files now or later, and lift the limit before the test ends: its own output may go to a file."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        if size is not None:
+            limit_files(size)
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
-    def limit(size: int) -> None:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
 
-    yield limit
-    resource.setrlimit(resource.RLIMIT_FSIZE, before)
-
-
-def test_a_full_disk_leaves_the_old_file(tmp_path, small_disk):
+def test_a_full_disk_leaves_the_old_file(tmp_path):
     file = tmp_path / "file"
     write_whole(file, b"old" * 100)
-    small_disk(4096)
-    with pytest.raises(TrainingError, match=r"could not be written \(File too large\).*is intact"):
+    message = r"could not be written \(File too large\).*is intact"
+    with small_disk(4096), pytest.raises(TrainingError, match=message):
         write_whole(file, b"new" * 10_000)
     assert file.read_bytes() == b"old" * 100
     assert list(tmp_path.iterdir()) == [file]
 
 
-def test_training_goes_on_after_a_full_disk(tmp_path, small_disk):
+def test_training_goes_on_after_a_full_disk(tmp_path):
     def fill(model, epoch):
         if epoch == 2:
-            small_disk(8192)
+            limit_files(8192)
 
     data = digits(0, 96)
-    with pytest.raises(TrainingError, match="free some space"):
+    with small_disk(), pytest.raises(TrainingError, match="free some space"):
         train(network(), data, RECIPE, folder=tmp_path / "a", settings=QUIET, hooks=Hooks(on_epoch_end=fill))
     assert load_checkpoint(tmp_path / "a" / LAST)[1]["epoch"] == 1
-    small_disk(resource.getrlimit(resource.RLIMIT_FSIZE)[1])
     resumed = train(network(), data, RECIPE, folder=tmp_path / "a", settings=QUIET, resume=True)
     whole = train(network(), data, RECIPE, folder=tmp_path / "b", settings=QUIET)
     assert resumed.history == whole.history
     assert (tmp_path / "a" / LAST).read_bytes() == (tmp_path / "b" / LAST).read_bytes()
 
 
-def test_a_log_that_cannot_be_written(tmp_path, small_disk):
+def test_a_log_that_cannot_be_written(tmp_path):
     data = digits(0, 96)
     train(network(), data, RECIPE, folder=tmp_path, settings=QUIET)
-    small_disk(100)
-    with pytest.raises(TrainingError, match="could not be written"):
+    with small_disk(100), pytest.raises(TrainingError, match="could not be written"):
         train(network(), data, RECIPE, folder=tmp_path, settings=QUIET, resume=True)
-    with pytest.raises(TrainingError, match=r"log.jsonl could not be written .*is intact"):
+    with small_disk(100), pytest.raises(TrainingError, match=r"log.jsonl could not be written .*is intact"):
         train(network(), data, RECIPE, folder=tmp_path / "new", settings=QUIET)
 
 
