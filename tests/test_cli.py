@@ -218,6 +218,8 @@ def test_ctrl_c_leaves_nothing(tmp_path):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # tests that run in the background ignore Ctrl-C, and so would their children
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert started.stdout is not None
     for line in started.stdout:
