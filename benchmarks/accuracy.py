@@ -36,6 +36,13 @@ GOALS = {
     ("resnet56-cifar10", 0.7): 93.0, ("resnet56-cifar10", 0.5): 92.0, ("resnet56-cifar10", 0.35): 88.5,
     ("resnet20-cifar10", 0.7): 90.0, ("resnet20-cifar10", 0.5): 86.0,
 }  # fmt: skip
+READING = (
+    "How to read it: rows were made with `--threads 1`, those of 2,000 pictures with `--test 2000`. The number of",
+    "samples and the ridge of our fit were chosen by looking at ResNet-20's accuracy on the first 2,000 of these test",
+    "pictures, so its rows are not untouched by the choice; nothing was tuned for the rivals. Methods with one ratio",
+    "for every layer land below the budget (47 % where 50 % was asked). One seed. Rows differ in the number of",
+    "pictures: see `test`.",
+)
 Pruner = Callable[[nn.Module, Tensor, float, Tensor], nn.Module]
 
 
@@ -170,10 +177,7 @@ def _table(rows: list[dict[str, object]]) -> str:
         "Command: `python benchmarks/accuracy.py --data FOLDER`; rows, seeds and versions in accuracy.jsonl.",
         "CIFAR-10 test accuracy in %, no fine-tuning, FLOPs of the whole network in the paper's convention, inner",
         "channels. `test` is the number of test pictures. Seconds are on two shared cores and only a rough guide.", "",
-        "How to read it: rows were made with `--threads 1`, those of 2,000 pictures with `--test 2000`. The number of samples",
-        "and the ridge of our fit were chosen by looking at ResNet-20's accuracy on the first 2,000 of these test pictures, so",
-        "its rows are not untouched by the choice; nothing was tuned for the rivals. Methods with one ratio for every layer",
-        "land below the budget (47 % where 50 % was asked). One seed. Rows differ in the number of pictures: see `test`.", "",
+        *READING, "",
         "| network | FLOPs left | method | data | accuracy | goal | test | seconds |",
         "|---|---|---|---|---|---|---|---|",
     ]  # fmt: skip
