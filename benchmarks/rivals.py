@@ -16,7 +16,8 @@ from scipy.cluster.vq import kmeans2
 from torch import Tensor, nn
 
 import slimilar
-from slimilar.prune import _tape, apply
+from slimilar.amends import tape_of
+from slimilar.prune import apply
 from slimilar.rewrite import operate, surgery
 from slimilar.substitute import find_sites, rebuild, substitute_linear
 from slimilar.substitute.linear import Settings
@@ -28,7 +29,7 @@ def grail(model: nn.Module, example: Tensor, flops: float, pictures: Tensor) -> 
     plan = slimilar.analyze(model, example, criterion="magnitude-l2")
     cut = plan.at(flops=flops)
     structure, batches = plan.structure, list(pictures.split(128))
-    tape = _tape(model, example, structure, len(batches[0]))
+    tape = tape_of(model, example, structure, len(batches[0]))
     sites = find_sites(structure.trace, structure.grouping, tape)
     settings = Settings(form="mix", correct_stream=False, polish=False)
     tensors = {n: t.detach() for n, t in named_tensors(model).items()}

@@ -44,6 +44,7 @@ LAYERS = [
     {"probe", "blueprint"},
     {"plan"},
     {"criteria", "substitute"},
+    {"amends"},
     {"prune", "train"},
     {"archive", "store", "export", "engines", "latency"},
     {"slimilar"},  # the package's own __init__

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,27 +10,31 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from slimilar.amends import (
+    BATCH,
+    PICTURES,
+    SUBSTITUTES,
+    Progress,
+    leave_room,
+    settle,
+    substituted,
+    tape_of,
+    wants_synthesis,
+)
 from slimilar.calibration import to_batches
 from slimilar.cost import CostModel, cost_model, count, human
 from slimilar.criteria import Criterion, Sight, Weights, make
 from slimilar.errors import InvalidInput, VerificationError
 from slimilar.groups import ChannelGroup, Frozen, Residual
 from slimilar.names import choose
-from slimilar.plan import Budget, Cut, Plan, check_threshold, nothing, parse_budget
+from slimilar.plan import Budget, Cut, Plan, check_threshold, nothing
 from slimilar.probe import Mismatch, Structure, analyse, follow
-from slimilar.replay import Tape, record
 from slimilar.rewrite import Kept, Surgery, operate, surgery
 from slimilar.rewrite import verify as compare
 from slimilar.similarity import Cluster, Linkage, RemovalOrder
-from slimilar.substitute import Settings, find_sites, rebuild
-from slimilar.substitute import substitute as stand_in
 from slimilar.synthesis import synthesize
-from slimilar.trace import Example, check_model, map_tensors, named_tensors
+from slimilar.trace import Example, check_model, named_tensors
 
-SUBSTITUTES = ("auto", "none", "merge", "mean", "linear")
-Progress = Callable[[str, int, int], None]  # what is being done, steps done, steps in all
-
-_BATCH, _PICTURES = 128, 1024  # pictures are looked at in batches, and no more than so many
 HISTORY = "slimilar_surgery"  # the attribute in which a pruned model remembers how it was made from its class
 
 
@@ -98,30 +101,14 @@ def analyze(
     chosen = make(criterion, linkage)
     excluded = _excluded(model, exclude)
     _check_finite(model)
-    batches = [] if calibration is None else to_batches(calibration, example, _BATCH, _PICTURES)
+    batches = [] if calibration is None else to_batches(calibration, example, BATCH, PICTURES)
     structure = analyse(model, example, residual)
     costs = cost_model(structure.trace, structure.grouping)
     sight = None
     if batches:
-        tape = _tape(model, example, structure, len(batches[0]))
+        tape = tape_of(model, example, structure, len(batches[0]))
         sight = Sight(structure.trace, structure.grouping, costs, tape, batches, seed, progress)
     return _plan(Weights(named_tensors(model), sight), structure, costs, chosen, excluded, min_channels)
-
-
-def _tape(model: nn.Module, example: Example, structure: Structure, size: int) -> Tape:
-    """Record the model for batches of a size; its operators must be those of the trace."""
-    why = "it looks at values on the way"
-    if structure.trace.meta:
-        tape = record(
-            model, map_tensors(lambda t: t[:1].expand(size, *t.shape[1:]) if t.ndim else t, example)
-        )
-        names = [play.func.name().split(".")[0].replace("::", ".") for play in tape.plays]
-        if names == [op.name for op in structure.trace.ops]:
-            return tape
-        why = "it runs other operators on another batch size"
-    raise InvalidInput(
-        f'to substitute channels a model must run alike on every batch, but {why}: pass substitute="none"'
-    )
 
 
 def prune(
@@ -164,7 +151,7 @@ def prune(
     model = check_model(model)
     _check_example(example)
     pictures = (
-        synthesize(model, example, seed=seed, progress=progress) if _wants_synthesis(calibration) else None
+        synthesize(model, example, seed=seed, progress=progress) if wants_synthesis(calibration) else None
     )
     calibration = calibration if pictures is None else pictures
     if criterion == "auto":
@@ -175,9 +162,9 @@ def prune(
     )  # fmt: skip
     if not plan.groups:
         raise nothing(plan.frozen)
-    how = _settle(substitute, model, example, plan)
+    how = settle(substitute, model, example, plan)
     if how != "none":
-        flops, params = _leave_room(model, example, plan, flops, params)
+        flops, params = leave_room(model, example, plan, flops, params)
     cut = plan.at(threshold, flops=flops, macs=macs, params=params, round_to=round_to, thresholds=thresholds)
     result = apply(
         model,
@@ -207,98 +194,31 @@ def apply(
 ) -> Result:
     """Carry out a cut of a plan; one plan serves many cuts."""
     model = check_model(model)
-    how = _settle(choose(substitute, SUBSTITUTES, "substitute"), model, example, plan)
+    how = settle(choose(substitute, SUBSTITUTES, "substitute"), model, example, plan)
     done, small = _operated(model, plan.structure, cut.mask)
     error = _verified(model, small, example, plan.structure, cut.mask) if verify else None
     result = Result(small, cut, plan, done, error)
     if how == "none" or cut.mask.all():
         return result
-    return _substituted(model, example, result, how, calibration, seed, progress)
-
-
-def _settle(substitute: str, model: nn.Module, example: Example, plan: Plan) -> str:
-    """Return what "auto" stands for: the best substitute for a model whose operators can be played back, else none."""
-    if substitute != "auto":
-        return substitute
-    try:
-        _tape(model, example, plan.structure, 1)
-    except Exception:  # whatever the model's own code raises on other batch sizes or without numbers
-        return "none"
-    return "linear"
-
-
-def _leave_room(
-    model: nn.Module, example: Example, plan: Plan, flops: Budget | None, params: Budget | None
-) -> tuple[Budget | None, Budget | None]:
-    """Return budgets that still hold when every reader that has no place for a constant gains a bias."""
-    structure = plan.structure
-    sites = find_sites(structure.trace, structure.grouping, _tape(model, example, structure, 1))
-    bare = [s for s in sites if s.bias is None and s.norm is None and (s.units >= 0).any()]
-    outs = [structure.trace.values[structure.trace.ops[s.op].outputs[0]].shape for s in bare]
-    if not bare:
-        return flops, params
-    if flops is not None:
-        flops = parse_budget("flops", flops, plan.before.flops) - sum(math.prod(o) for o in outs)
-    if params is not None:
-        params = parse_budget("params", params, plan.before.params) - sum(o[1] for o in outs)
-    return flops, params
-
-
-def _wants_synthesis(calibration: Any) -> bool:
-    if isinstance(calibration, str) and calibration != "synthesize":
-        raise InvalidInput(f'calibration must be pictures or "synthesize", got {calibration!r}')
-    return isinstance(calibration, str)
-
-
-def _substituted(
-    model: nn.Module,
-    example: Example,
-    result: Result,
-    how: str,
-    calibration: Any,
-    seed: int,
-    progress: Progress | None,
-) -> Result:
-    """Return the result with the readers of removed channels making up for them."""
-    structure = result.plan.structure
-    batches = (
-        [] if calibration is None or how != "linear" else to_batches(calibration, example, _BATCH, _PICTURES)
-    )
-    tape = _tape(model, example, structure, len(batches[0]) if batches else 1)
-    report = None if progress is None else lambda i, n: progress("substituting", i, n)
-    network = stand_in(
-        how, structure.trace, structure.grouping, tape, named_tensors(model), result.cut.mask,
-        _stand_ins(result), batches, Settings(seed=seed), report,
-    )  # fmt: skip
-    now = surgery(structure.trace, structure.grouping, result.cut.mask)
-    small, done = rebuild(model, network, find_sites(structure.trace, structure.grouping, tape), now)
-    before = getattr(model, HISTORY, None)
-    done = before.then(done) if isinstance(before, Surgery) else done
-    setattr(small, HISTORY, done)
-    cut = replace(result.cut, cost=count(small, example)) if done.biases else result.cut
+    small, done = substituted(model, example, plan, cut, how, calibration, seed, progress)
+    done = _remember(model, small, done)
+    cut = replace(cut, cost=count(small, example)) if done.biases else cut
     return replace(result, model=small, cut=cut, surgery=done, substitute=how)
-
-
-def _stand_ins(result: Result) -> dict[int, int]:
-    """Return, for every removed unit, the kept one that represents its cluster, over all groups."""
-    found = {}
-    grouping = result.plan.structure.grouping
-    for start, group in zip(grouping.offsets, grouping.groups, strict=True):
-        for cluster in result.clusters.get(group.name, ()):
-            for member in cluster.members:
-                if member != cluster.representative:
-                    found[start + member] = start + cluster.representative
-    return found
 
 
 def _operated(model: nn.Module, structure: Structure, mask: Kept) -> tuple[Surgery, nn.Module]:
     """Return the surgery from the first original on, and the smaller model, which remembers it."""
     now = surgery(structure.trace, structure.grouping, mask)
     small = operate(model, now)
+    return _remember(model, small, now), small
+
+
+def _remember(model: nn.Module, small: nn.Module, now: Surgery) -> Surgery:
+    """Return the surgery from the first original on; the smaller model remembers it too."""
     before = getattr(model, HISTORY, None)
     done = before.then(now) if isinstance(before, Surgery) else now
     setattr(small, HISTORY, done)
-    return done, small
+    return done
 
 
 def remove_channels(

@@ -1,0 +1,112 @@
+"""Between a cut and its substitute: what "auto" means, room for biases, and the readers' new weights in the model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from torch import nn
+
+from slimilar.calibration import to_batches
+from slimilar.errors import InvalidInput
+from slimilar.plan import Budget, Cut, Plan, parse_budget
+from slimilar.probe import Structure
+from slimilar.replay import Tape, record
+from slimilar.rewrite import Surgery, surgery
+from slimilar.substitute import Settings, find_sites, rebuild
+from slimilar.substitute import substitute as stand_in
+from slimilar.trace import Example, map_tensors, named_tensors
+
+SUBSTITUTES = ("auto", "none", "merge", "mean", "linear")
+Progress = Callable[[str, int, int], None]  # what is being done, steps done, steps in all
+
+BATCH, PICTURES = 128, 1024  # pictures are looked at in batches, and no more than so many
+
+
+def wants_synthesis(calibration: Any) -> bool:
+    """Tell whether pictures are to be made from the network itself."""
+    if isinstance(calibration, str) and calibration != "synthesize":
+        raise InvalidInput(f'calibration must be pictures or "synthesize", got {calibration!r}')
+    return isinstance(calibration, str)
+
+
+def tape_of(model: nn.Module, example: Example, structure: Structure, size: int) -> Tape:
+    """Record the model for batches of a size; its operators must be those of the trace."""
+    why = "it looks at values on the way"
+    if structure.trace.meta:
+        tape = record(
+            model, map_tensors(lambda t: t[:1].expand(size, *t.shape[1:]) if t.ndim else t, example)
+        )
+        names = [play.func.name().split(".")[0].replace("::", ".") for play in tape.plays]
+        if names == [op.name for op in structure.trace.ops]:
+            return tape
+        why = "it runs other operators on another batch size"
+    raise InvalidInput(
+        f'to substitute channels a model must run alike on every batch, but {why}: pass substitute="none"'
+    )
+
+
+def settle(substitute: str, model: nn.Module, example: Example, plan: Plan) -> str:
+    """Return what "auto" stands for: the best substitute for a model whose operators can be played back, else none."""
+    if substitute != "auto":
+        return substitute
+    try:
+        tape_of(model, example, plan.structure, 1)
+    except Exception:  # whatever the model's own code raises on other batch sizes or without numbers
+        return "none"
+    return "linear"
+
+
+def leave_room(
+    model: nn.Module, example: Example, plan: Plan, flops: Budget | None, params: Budget | None
+) -> tuple[Budget | None, Budget | None]:
+    """Return budgets that still hold when every reader that has no place for a constant gains a bias."""
+    structure = plan.structure
+    sites = find_sites(structure.trace, structure.grouping, tape_of(model, example, structure, 1))
+    bare = [s for s in sites if s.bias is None and s.norm is None and (s.units >= 0).any()]
+    outs = [structure.trace.values[structure.trace.ops[s.op].outputs[0]].shape for s in bare]
+    if not bare:
+        return flops, params
+    if flops is not None:
+        flops = parse_budget("flops", flops, plan.before.flops) - sum(math.prod(o) for o in outs)
+    if params is not None:
+        params = parse_budget("params", params, plan.before.params) - sum(o[1] for o in outs)
+    return flops, params
+
+
+def substituted(
+    model: nn.Module,
+    example: Example,
+    plan: Plan,
+    cut: Cut,
+    how: str,
+    calibration: Any,
+    seed: int,
+    progress: Progress | None,
+) -> tuple[nn.Module, Surgery]:
+    """Return the smaller model in which readers make up for removed channels, and the surgery that makes it."""
+    structure = plan.structure
+    trace, grouping = structure.trace, structure.grouping
+    pictures = None if how != "linear" else calibration
+    batches = [] if pictures is None else to_batches(pictures, example, BATCH, PICTURES)
+    tape = tape_of(model, example, structure, len(batches[0]) if batches else 1)
+    report = None if progress is None else lambda i, n: progress("substituting", i, n)
+    network = stand_in(
+        how, trace, grouping, tape, named_tensors(model), cut.mask, _stand_ins(plan, cut), batches,
+        Settings(seed=seed), report,
+    )  # fmt: skip
+    sites = find_sites(trace, grouping, tape)
+    return rebuild(model, network, sites, surgery(trace, grouping, cut.mask))
+
+
+def _stand_ins(plan: Plan, cut: Cut) -> dict[int, int]:
+    """Return, for every removed unit, the kept one that represents its cluster, over all groups."""
+    found = {}
+    grouping = plan.structure.grouping
+    for start, group in zip(grouping.offsets, grouping.groups, strict=True):
+        for cluster in cut.clusters.get(group.name, ()):
+            for member in cluster.members:
+                if member != cluster.representative:
+                    found[start + member] = start + cluster.representative
+    return found
