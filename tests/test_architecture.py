@@ -43,9 +43,10 @@ LAYERS = [
     {"follow"},
     {"probe", "blueprint"},
     {"plan"},
+    {"train"},  # below the criteria: a training phase is a criterion's, and is made of training's hooks
     {"criteria", "substitute"},
     {"amends"},
-    {"prune", "train"},
+    {"prune"},
     {"archive", "store", "export", "engines", "latency"},
     {"slimilar"},  # the package's own __init__
     {"report"},

@@ -20,7 +20,25 @@ def to_batches(calibration: Any, example: Example, size: int, most: int | None =
     >>> [len(b) for b in to_batches(torch.zeros(10, 3, 8, 8), torch.zeros(1, 3, 8, 8), size=4)]
     [4, 4]
     """
-    pictures = _gather(calibration, most)
+    return labelled_batches(calibration, None, example, size, most)[0]
+
+
+def labelled_batches(
+    calibration: Any, labels: Tensor | None, example: Example, size: int, most: int | None = None
+) -> tuple[list[Tensor], list[Tensor] | None]:
+    """Return pictures as `to_batches` does, and their labels: those given, or those beside the pictures, or None.
+
+    >>> x, y = labelled_batches([(torch.zeros(6, 3, 8, 8), torch.arange(6))], None, torch.zeros(1, 3, 8, 8), size=4)
+    >>> len(x), [found.tolist() for found in y]
+    (1, [[0, 1, 2, 3]])
+    """
+    pictures, beside = _gather(calibration, most)
+    if labels is not None:
+        beside = check_labels(labels)
+        if len(beside) < len(pictures) or (len(beside) > len(pictures) and len(pictures) != most):
+            raise InvalidInput(
+                f"labels must be one for each of the {len(pictures)} calibration pictures, got {len(beside)}"
+            )
     wanted = list(tensors_in(arguments(example)))
     if len(wanted) != 1:
         raise InvalidInput(f"calibration needs a model with one tensor as input, got {len(wanted)}")
@@ -36,16 +54,33 @@ def to_batches(calibration: Any, example: Example, size: int, most: int | None =
     if not bool(torch.isfinite(pictures).all()):
         raise InvalidInput("calibration pictures must be finite, got NaN or infinity")
     size = min(size, len(pictures))
-    return list(pictures[: len(pictures) // size * size].to(wanted[0].dtype).split(size))
+    whole = len(pictures) // size * size
+    batches = list(pictures[:whole].to(wanted[0].dtype).split(size))
+    return batches, None if beside is None else list(beside[:whole].split(size))
 
 
-def _gather(calibration: Any, most: int | None) -> Tensor:
+def check_labels(labels: Any) -> Tensor:
+    """Return labels on the CPU if they are one whole number for each picture."""
+    if not isinstance(labels, Tensor) or not _are_labels(labels):
+        got = f"{labels.dtype} {tuple(labels.shape)}" if isinstance(labels, Tensor) else type(labels).__name__
+        raise InvalidInput(f"labels must be a tensor of whole numbers, one for each picture, got {got}")
+    return labels.detach().cpu().long()
+
+
+def _are_labels(found: Any) -> bool:
+    whole = isinstance(found, Tensor) and not found.is_floating_point() and not found.is_complex()
+    return whole and found.ndim == 1 and found.dtype is not torch.bool
+
+
+def _gather(calibration: Any, most: int | None) -> tuple[Tensor, Tensor | None]:
+    labels: list[Tensor] = []
     if isinstance(calibration, Tensor):
         found = calibration
     elif isinstance(calibration, Iterable) and not isinstance(calibration, str | bytes | Mapping):
         parts, count = [], 0
         for batch in calibration:
             parts.append(_first(batch))
+            labels += _second(batch, len(parts[-1]))
             count += len(parts[-1])
             if most is not None and count >= most:
                 break
@@ -61,7 +96,9 @@ def _gather(calibration: Any, most: int | None) -> Tensor:
         raise InvalidInput(
             f"calibration must hold pictures (N, channels, ...), got shape {tuple(found.shape)}"
         )
-    return found.detach().cpu()[:most]
+    beside = torch.cat(labels).detach().cpu().long()[:most] if labels else None
+    found = found.detach().cpu()[:most]
+    return found, beside if beside is not None and len(beside) == len(found) else None
 
 
 def _first(batch: Any) -> Tensor:
@@ -75,3 +112,15 @@ def _first(batch: Any) -> Tensor:
         if found:
             return found[0]
     raise InvalidInput(f"each calibration batch must be, or begin with, a tensor, got {type(batch).__name__}")
+
+
+def _second(batch: Any, count: int) -> list[Tensor]:
+    """Return the labels beside the pictures of a batch, if there are any."""
+    if (
+        isinstance(batch, list | tuple)
+        and len(batch) > 1
+        and _are_labels(batch[1])
+        and len(batch[1]) == count
+    ):
+        return [batch[1]]
+    return []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ Budget = float | int | str
 class Cut:
     """One way to prune: what stays, and what it costs. Exact, without building the model."""
 
-    threshold: float
+    threshold: float  # or the ratio, where that was asked for
     kept: Mapping[str, tuple[int, ...]]  # group -> units that stay
     clusters: Mapping[str, tuple[Cluster, ...]]
     widths: Mapping[str, int]
@@ -116,26 +117,38 @@ class Plan:
         flops: Budget | None = None,
         macs: Budget | None = None,
         params: Budget | None = None,
+        ratio: float | None = None,
+        quantile: float | None = None,
         round_to: int = 1,
         thresholds: Mapping[str, float] | None = None,
     ) -> Cut:
         """Return what stays below a threshold, or at the smallest threshold that meets a budget.
 
-        A budget is a share (0.5), a number (4_400_000_000) or a text ("4.4G", "50%"). `round_to=8` undoes the
-        costliest merges until widths are multiples of 8. `thresholds` overrides single groups, by name.
+        A budget is a share (0.5), a number (4_400_000_000) or a text ("4.4G", "50%"). With a `ratio` every group loses
+        that share of its channels; with a `quantile` that share of all channels leaves, those of least height.
+        `round_to=8` undoes the costliest merges until widths are multiples of 8. `thresholds` overrides single
+        groups, by name.
         """
-        budgets = {"flops": flops, "macs": macs, "params": params}
-        given = {k: v for k, v in budgets.items() if v is not None}
-        if (threshold is None) == (not given) or len(given) > 1:
-            got = ", ".join([*(["threshold"] if threshold is not None else []), *given]) or "none of them"
-            raise InvalidInput(f"exactly one of threshold, flops, macs and params must be given, got {got}")
+        asked = {
+            "threshold": threshold, "flops": flops, "macs": macs, "params": params, "ratio": ratio,
+            "quantile": quantile,
+        }  # fmt: skip
+        given = {k: v for k, v in asked.items() if v is not None}
+        if len(given) != 1:
+            raise InvalidInput(
+                f"exactly one of threshold, flops, macs, params, ratio and quantile must be given, "
+                f"got {', '.join(given) or 'none of them'}"
+            )
         if isinstance(round_to, bool) or not isinstance(round_to, int) or round_to < 1:
             raise InvalidInput(f"round_to must be a whole number of at least 1, got {round_to!r}")
         fixed = self._overrides(thresholds or {})
-        if threshold is not None:
-            return self._cut(check_threshold(threshold), round_to, fixed)
-        ((kind, budget),) = given.items()
-        return self._meet(kind, budget, round_to, fixed)
+        ((kind, amount),) = given.items()
+        if kind in ("flops", "macs", "params"):
+            return self._meet(kind, amount, round_to, fixed)
+        amount = check_threshold(amount, kind)
+        if kind == "quantile":
+            amount = self._quantile(amount)
+        return self._cut(amount, round_to, fixed, by_ratio=kind == "ratio")
 
     def curve(self) -> Curve:
         """Return every step of the trade-off, from nothing removed to all that can be."""
@@ -188,11 +201,22 @@ class Plan:
         names = [g.name for g in self.groups]
         return {names.index(choose(n, names, "group")): check_threshold(t) for n, t in thresholds.items()}
 
-    def _steps(self, threshold: float, round_to: int, fixed: Mapping[int, float]) -> list[int]:
+    def _quantile(self, share: float) -> float:
+        """Return the threshold below which a share of all channels leaves, or less where heights are equal."""
+        heights = np.sort(np.concatenate([np.empty(0), *(o.heights for o in self.orders)]))
+        count = math.floor(share * sum(g.width for g in self.groups) + 1e-9)
+        return min(1.0, float(heights[count])) if count < len(heights) else 1.0
+
+    def _steps(
+        self, threshold: float, round_to: int, fixed: Mapping[int, float], by_ratio: bool = False
+    ) -> list[int]:
         found = []
         for g, order in enumerate(self.orders):
-            steps = min(self._limit(g), order.steps(fixed.get(g, threshold)))
             width = self.groups[g].width
+            wanted = order.steps(fixed.get(g, threshold))
+            if by_ratio and g not in fixed:
+                wanted = math.floor(threshold * width + 1e-9)
+            steps = min(self._limit(g), wanted)
             kept = min(width, -(-(width - steps) // round_to) * round_to)
             found.append(width - kept)
         return found
@@ -203,8 +227,10 @@ class Plan:
             mask[self._starts[g] + order.removed[: steps[g]]] = False
         return mask
 
-    def _cut(self, threshold: float, round_to: int, fixed: Mapping[int, float]) -> Cut:
-        steps = self._steps(threshold, round_to, fixed)
+    def _cut(
+        self, threshold: float, round_to: int, fixed: Mapping[int, float], by_ratio: bool = False
+    ) -> Cut:
+        steps = self._steps(threshold, round_to, fixed, by_ratio)
         mask = self._mask(steps)
         kept, found = {}, {}
         for g, group in enumerate(self.groups):
@@ -236,10 +262,10 @@ class Plan:
         return self._cut(float(thresholds[low]), round_to, fixed)
 
 
-def check_threshold(threshold: Any) -> float:
+def check_threshold(threshold: Any, kind: str = "threshold") -> float:
     """Refuse what is not a number from 0 to 1."""
     if isinstance(threshold, bool) or not isinstance(threshold, Real) or not 0 <= float(threshold) <= 1:
-        raise InvalidInput(f"threshold must be a number from 0 to 1, got {threshold!r}")
+        raise InvalidInput(f"{kind} must be a number from 0 to 1, got {threshold!r}")
     return float(threshold)
 
 

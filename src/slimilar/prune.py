@@ -21,9 +21,10 @@ from slimilar.amends import (
     tape_of,
     wants_synthesis,
 )
-from slimilar.calibration import to_batches
+from slimilar.calibration import labelled_batches
 from slimilar.cost import CostModel, cost_model, count, human
 from slimilar.criteria import Criterion, Sight, Weights, make
+from slimilar.criteria.base import check_needs, check_training
 from slimilar.errors import InvalidInput, VerificationError
 from slimilar.groups import ChannelGroup, Frozen, Residual
 from slimilar.names import choose
@@ -78,6 +79,7 @@ def analyze(
     *,
     criterion: Criterion | str = "similarity",
     calibration: Any = None,
+    labels: Tensor | None = None,
     linkage: Linkage = "average",
     residual: Residual = "inner",
     exclude: Iterable[str | nn.Module] = (),
@@ -89,6 +91,7 @@ def analyze(
 
     `example` is an input the model takes: a tensor, a tuple of arguments, or a dict of keyword arguments.
     `calibration` is a tensor of unlabelled pictures, or an iterable of batches, for criteria that look at activations.
+    `labels` are those of the pictures, for criteria that follow the loss; batches of (pictures, labels) will do too.
 
     >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3))
     >>> _ = nn.init.normal_(net[1].weight), nn.init.normal_(net[1].bias)
@@ -101,13 +104,17 @@ def analyze(
     chosen = make(criterion, linkage)
     excluded = _excluded(model, exclude)
     _check_finite(model)
-    batches = [] if calibration is None else to_batches(calibration, example, BATCH, PICTURES)
+    check_needs(chosen, calibration is not None, labels=True)
+    batches, known = (
+        ([], None) if calibration is None else labelled_batches(calibration, labels, example, BATCH, PICTURES)
+    )
+    check_needs(chosen, calibration is not None, known is not None)
     structure = analyse(model, example, residual)
     costs = cost_model(structure.trace, structure.grouping)
     sight = None
     if batches:
         tape = tape_of(model, example, structure, len(batches[0]))
-        sight = Sight(structure.trace, structure.grouping, costs, tape, batches, seed, progress)
+        sight = Sight(structure.trace, structure.grouping, costs, tape, batches, seed, progress, known)
     return _plan(Weights(named_tensors(model), sight), structure, costs, chosen, excluded, min_channels)
 
 
@@ -119,11 +126,14 @@ def prune(
     flops: Budget | None = None,
     macs: Budget | None = None,
     params: Budget | None = None,
+    ratio: float | None = None,
+    quantile: float | None = None,
     round_to: int = 1,
     thresholds: Mapping[str, float] | None = None,
     criterion: Criterion | str = "auto",
     substitute: str = "auto",
     calibration: Any = None,
+    labels: Tensor | None = None,
     linkage: Linkage = "average",
     residual: Residual = "inner",
     exclude: Iterable[str | nn.Module] = (),
@@ -137,7 +147,8 @@ def prune(
     `calibration` is a tensor of unlabelled pictures, an iterable of batches, or "synthesize". With pictures, "auto"
     chooses channels by what the output feels (for a budget) and fits the readers by least squares; without, it
     is the paper's similarity, and readers take in what the channels that left are expected to have said, given
-    batch norms and filters alone.
+    batch norms and filters alone. How far to go: a `threshold`, a budget (`flops`, `macs`, `params`), a `ratio` of
+    channels that every layer loses, or a `quantile` of all channels.
 
     >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3))
     >>> _ = nn.init.normal_(net[1].weight), nn.init.normal_(net[1].bias)
@@ -150,14 +161,14 @@ def prune(
     choose(substitute, SUBSTITUTES, "substitute")
     model = check_model(model)
     _check_example(example)
-    pictures = (
-        synthesize(model, example, seed=seed, progress=progress) if wants_synthesis(calibration) else None
-    )
-    calibration = calibration if pictures is None else pictures
     if criterion == "auto":
         criterion = "similarity" if calibration is None or threshold is not None else "span"
+    chosen, pictures = make(criterion, linkage), None
+    if wants_synthesis(calibration):
+        check_needs(chosen, pictures=True, labels=False)  # before minutes of synthesis
+        calibration = pictures = synthesize(model, example, seed=seed, progress=progress)
     plan = analyze(
-        model, example, criterion=criterion, calibration=calibration, linkage=linkage, residual=residual,
+        model, example, criterion=chosen, calibration=calibration, labels=labels, residual=residual,
         exclude=exclude, min_channels=min_channels, seed=seed, progress=progress,
     )  # fmt: skip
     if not plan.groups:
@@ -165,7 +176,10 @@ def prune(
     how = settle(substitute, model, example, plan)
     if how != "none":
         flops, params = leave_room(model, example, plan, flops, params)
-    cut = plan.at(threshold, flops=flops, macs=macs, params=params, round_to=round_to, thresholds=thresholds)
+    cut = plan.at(
+        threshold, flops=flops, macs=macs, params=params, ratio=ratio, quantile=quantile, round_to=round_to,
+        thresholds=thresholds,
+    )  # fmt: skip
     result = apply(
         model,
         example,
@@ -355,6 +369,7 @@ def _plan(
             frozen.append(Frozen(group.name, group.width, "excluded"))
         else:
             open_groups.append(group)
+    check_training(criterion, open_groups, weights)
     answers = criterion.orders(open_groups, weights)
     groups: list[ChannelGroup] = []
     orders: list[RemovalOrder] = []

@@ -3,23 +3,59 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
-from slimilar.criteria.base import Criterion, Sight, Weights
+from slimilar.criteria.base import Criterion, Facts, Sight, Weights
 from slimilar.criteria.ranking import Ranking
 from slimilar.criteria.similarity import Similarity
 from slimilar.criteria.span import Span
+from slimilar.criteria.training import training_hooks
 from slimilar.names import choose
 from slimilar.similarity import Linkage
 
-__all__ = ["Criterion", "Ranking", "Sight", "Similarity", "Span", "Weights", "available", "make", "register"]
+__all__ = [
+    "Criterion",
+    "Facts",
+    "Ranking",
+    "Sight",
+    "Similarity",
+    "Span",
+    "Weights",
+    "available",
+    "facts",
+    "make",
+    "register",
+    "training_hooks",
+]
 
-_MAKERS: dict[str, Callable[[Linkage], Criterion]] = {
-    "similarity": lambda linkage: Similarity(linkage),
-    "span": lambda _: Span(),
-    "magnitude-l1": lambda _: Ranking("magnitude-l1"),
-    "magnitude-l2": lambda _: Ranking("magnitude-l2"),
-    "bn-scale": lambda _: Ranking("bn-scale"),
-    "random": lambda _: Ranking("random"),
+
+@dataclass(frozen=True)
+class _Entry:
+    maker: Callable[[Linkage], Criterion]
+    facts: Facts
+
+
+def _entry(maker: Callable[[], Criterion], facts: Facts | None = None) -> _Entry:
+    if facts is None:
+        facts = getattr(maker(), "facts", None) or Facts("A criterion of one's own.")
+    return _Entry(lambda _: maker(), facts)
+
+
+_KNOWN: dict[str, _Entry] = {
+    "similarity": _Entry(lambda linkage: Similarity(linkage), Similarity.facts),
+    "span": _entry(
+        Span,
+        Facts(
+            "Channels that the others span leave, where the network's output feels it least.",
+            needs="pictures",
+            automatic=True,
+            substitute="linear",
+        ),
+    ),
+    "magnitude-l1": _entry(lambda: Ranking("magnitude-l1")),
+    "magnitude-l2": _entry(lambda: Ranking("magnitude-l2")),
+    "bn-scale": _entry(lambda: Ranking("bn-scale")),
+    "random": _entry(lambda: Ranking("random")),
 }
 
 
@@ -29,16 +65,25 @@ def available() -> tuple[str, ...]:
     >>> available()[:2]
     ('similarity', 'span')
     """
-    return tuple(_MAKERS)
+    return tuple(_KNOWN)
 
 
-def register(name: str, maker: Callable[[], Criterion]) -> None:
-    """Enter a criterion of one's own, so that it can be asked for by name."""
-    _MAKERS[name] = lambda _: maker()
+def facts(name: str) -> Facts:
+    """Return what a criterion declares about itself.
+
+    >>> facts("span").needs, facts("similarity").automatic
+    ('pictures', True)
+    """
+    return _KNOWN[choose(name, available(), "criterion")].facts
+
+
+def register(name: str, maker: Callable[[], Criterion], facts: Facts | None = None) -> None:
+    """Enter a criterion of one's own, so that it can be asked for by name; `facts` where it has none itself."""
+    _KNOWN[name] = _entry(maker, facts)
 
 
 def make(criterion: Criterion | str, linkage: Linkage = "average") -> Criterion:
     """Return a criterion by its name; a criterion is returned as it is."""
     if not isinstance(criterion, str):
         return criterion
-    return _MAKERS[choose(criterion, available(), "criterion")](linkage)
+    return _KNOWN[choose(criterion, available(), "criterion")].maker(linkage)

@@ -2,22 +2,48 @@
 
 A criterion answers for every group with a `RemovalOrder` (which unit leaves at each step, at what height, who stands
 in for it) or with a sentence that says why it cannot. A threshold cuts the heights, a budget is a search on them.
+What a criterion needs for its answer it declares in its `Facts`, which are checked before the work starts.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
 from slimilar.cost import CostModel
+from slimilar.errors import InvalidInput
 from slimilar.groups import ChannelGroup, Grouping
 from slimilar.replay import Tape
 from slimilar.similarity import NOBODY, RemovalOrder
 from slimilar.trace import Trace
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Need = Literal["nothing", "pictures", "labels", "training"]
+
+_GOLDEN = (5**0.5 - 1) / 2
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a criterion is and needs: declared by it, shown to users, and checked before the work starts.
+
+    `automatic` and `pretrained` are the two columns of the paper's table 1: does the method find the target structure
+    by itself, and can it be applied to a network that was trained without it?
+    """
+
+    what: str  # one sentence
+    needs: Need = "nothing"
+    tag: str = ""  # in the paper's tables
+    automatic: bool = False
+    pretrained: bool = True
+    substitute: str = "none"  # what its own paper does about the readers: "none", "merge" or "linear"
+    per_budget: bool = False  # its training phase has to know how far the pruning to come will go
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +57,7 @@ class Sight:
     batches: Sequence[Tensor]
     seed: int = 0
     progress: Callable[[str, int, int], None] | None = None
+    labels: Sequence[Tensor] | None = None  # of the pictures, batch by batch, where they are known
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +69,11 @@ class Weights:
 
 
 class Criterion(Protocol):
-    """Anything with a name and an `orders` method can be passed as `criterion=`."""
+    """Anything with a name and an `orders` method can be passed as `criterion=`.
+
+    It may also have `facts` (a `Facts`), and, if it has a training phase, `untrained(groups, weights)`, which returns a
+    sentence where the weights show no sign of one, and `hooks(groups, counts)` (see `criteria.training`).
+    """
 
     @property
     def name(self) -> str:
@@ -54,12 +85,80 @@ class Criterion(Protocol):
         ...
 
 
-def free_units(group: ChannelGroup) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+# --- what is needed ---------------------------------------------------------------------------------------------
+
+
+def check_needs(criterion: Criterion, pictures: bool, labels: bool) -> None:
+    """Raise unless there is what a criterion declares to need."""
+    found: Facts | None = getattr(criterion, "facts", None)
+    needs = "nothing" if found is None else found.needs
+    if needs in ("pictures", "labels") and not pictures:
+        kind = "unlabelled" if needs == "pictures" else "labelled"
+        raise InvalidInput(
+            f'criterion "{criterion.name}" looks at activations: pass calibration= with some {kind} pictures, got none'
+        )
+    if needs == "labels" and not labels:
+        raise InvalidInput(
+            f'criterion "{criterion.name}" follows the loss: pass labels= for the calibration pictures, or calibration '
+            "batches of (pictures, labels), got pictures alone"
+        )
+
+
+def check_training(criterion: Criterion, groups: Sequence[ChannelGroup], weights: Weights) -> None:
+    """Raise if a criterion with a training phase sees no sign of it in the weights."""
+    untrained: Any = getattr(criterion, "untrained", None)
+    sentence = None if untrained is None else untrained(groups, weights)
+    if sentence is not None:
+        raise InvalidInput(
+            f'criterion "{criterion.name}" comes after a training phase of its own, but {sentence}: train with '
+            f'hooks=slimilar.criteria.training_hooks("{criterion.name}", model, example) first'
+        )
+
+
+# --- helpers for criteria ---------------------------------------------------------------------------------------
+
+
+def free_units(group: ChannelGroup) -> Ints:
     """Return the units of a group that may leave."""
     return np.array([u for u in range(group.width) if u not in group.fixed], np.int64)
 
 
-def renumber(order: RemovalOrder, units: np.ndarray[tuple[int], np.dtype[np.int64]]) -> RemovalOrder:
+def renumber(order: RemovalOrder, units: Ints) -> RemovalOrder:
     """Return an order over positions in `units` as one over the units themselves."""
     stand_in = np.where(order.stand_in >= 0, units[order.stand_in], NOBODY)
     return RemovalOrder(units[order.removed], order.heights, stand_in)
+
+
+def by_share(order: Ints, turn: int) -> RemovalOrder:
+    r"""Return an order whose heights are shares of the layer: one threshold is one rate in every layer.
+
+    Step i of n has the height $(i + \{turn \cdot \varphi\}) / n$. The fraction, another one for each layer, only says
+    which layers round a rate up and which down, so that layers of one width do not all step at once and a budget
+    is met closely; where rate x n is whole it changes nothing.
+
+    >>> by_share(np.array([2, 0, 1, 3]), turn=0).heights.tolist()
+    [0.0, 0.25, 0.5, 0.75]
+    >>> by_share(np.array([2, 0, 1, 3]), turn=1).steps(0.5)
+    2
+    """
+    heights = (np.arange(len(order)) + turn * _GOLDEN % 1) / max(1, len(order))
+    return RemovalOrder(order, heights, np.full(len(order), NOBODY))
+
+
+def by_rank(scores: Sequence[Floats | str], groups: Sequence[ChannelGroup]) -> list[RemovalOrder | str]:
+    """Return orders whose heights are ranks over all layers: one threshold is one quantile of all channels.
+
+    `scores[g]` has the score of every unit of group g (the lowest leaves first), or says why there is none.
+    """
+    units = [free_units(g) for g in groups]
+    known = [g for g, s in enumerate(scores) if not isinstance(s, str)]
+    pool = np.concatenate([np.empty(0), *(np.asarray(scores[g], np.float64)[units[g]] for g in known)])
+    rank = np.empty(len(pool), np.int64)
+    rank[np.argsort(pool, kind="stable")] = np.arange(len(pool))
+    found: list[RemovalOrder | str] = [s if isinstance(s, str) else "" for s in scores]
+    ends = np.cumsum([len(units[g]) for g in known])
+    for g, end in zip(known, ends, strict=True):
+        mine = rank[end - len(units[g]) : end]
+        order = np.argsort(mine)
+        found[g] = RemovalOrder(units[g][order], mine[order] / len(pool), np.full(len(mine), NOBODY))
+    return found

@@ -10,13 +10,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from slimilar.criteria.base import Weights, free_units
+from slimilar.criteria.base import Facts, Weights, by_share, free_units
 from slimilar.criteria.similarity import spread
 from slimilar.groups import ChannelGroup, Member
-from slimilar.similarity import NOBODY, RemovalOrder
+from slimilar.similarity import RemovalOrder
 
 Floats = NDArray[np.float64]
 Kind = Literal["magnitude-l1", "magnitude-l2", "bn-scale", "random"]
+WHAT: dict[Kind, str] = {
+    "magnitude-l1": "Filters with the smallest sum of |w| leave, the same share in every layer.",
+    "magnitude-l2": "Filters with the smallest norm leave, the same share in every layer.",
+    "bn-scale": "Channels with the smallest |gamma| leave, the same share in every layer.",
+    "random": "Channels leave by lot, the same share in every layer.",
+}
 
 
 @dataclass(frozen=True)
@@ -29,17 +35,22 @@ class Ranking:
     def orders(self, groups: Sequence[ChannelGroup], weights: Weights) -> list[RemovalOrder | str]:
         """Return the removal order of every group."""
         random = np.random.default_rng(self.seed)
-        return [self._order(group, weights, random) for group in groups]
+        return [self._order(turn, group, weights, random) for turn, group in enumerate(groups)]
+
+    @property
+    def facts(self) -> Facts:
+        """What it is and needs."""
+        return Facts(WHAT[self.name])
 
     def _order(
-        self, group: ChannelGroup, weights: Weights, random: np.random.Generator
+        self, turn: int, group: ChannelGroup, weights: Weights, random: np.random.Generator
     ) -> RemovalOrder | str:
         if self.name == "bn-scale" and not group.batch_norms:
             return "no batch norm: there is no scale to rank by"
         units = free_units(group)
-        order = units[np.argsort(self._importance(group, weights, random)[units], kind="stable")]
-        heights = np.arange(len(order)) / max(1, len(order))
-        return RemovalOrder(order, heights, np.full(len(order), NOBODY))
+        return by_share(
+            units[np.argsort(self._importance(group, weights, random)[units], kind="stable")], turn
+        )
 
     def _importance(self, group: ChannelGroup, weights: Weights, random: np.random.Generator) -> Floats:
         if self.name == "random":

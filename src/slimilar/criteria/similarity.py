@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from slimilar.criteria.base import Weights, free_units, renumber
+from slimilar.criteria.base import Facts, Weights, free_units, renumber
 from slimilar.groups import BatchNorm, ChannelGroup
 from slimilar.similarity import (
     Linkage,
@@ -27,6 +28,11 @@ class Similarity:
 
     linkage: Linkage = "average"
     name: str = "similarity"
+    facts: ClassVar[Facts] = Facts(
+        "Channels that batch norm says are alike are clustered, and one of each cluster stays.",
+        tag="Ours",
+        automatic=True,
+    )
 
     def orders(self, groups: Sequence[ChannelGroup], weights: Weights) -> list[RemovalOrder | str]:
         """Return the removal order of every group."""
