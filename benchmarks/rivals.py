@@ -9,27 +9,51 @@ reader's input, channel by channel, from unlabelled pictures.
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
+from _accuracy.pictures import Task
 from scipy.cluster.vq import kmeans2
 from torch import Tensor, nn
 
 import slimilar
 from slimilar.amends import tape_of
-from slimilar.prune import apply
+from slimilar.criteria import Ranking, Weights
+from slimilar.groups import ChannelGroup
+from slimilar.plan import Cut
 from slimilar.rewrite import operate, surgery
+from slimilar.similarity import RemovalOrder
 from slimilar.substitute import find_sites, rebuild, substitute_linear
 from slimilar.substitute.linear import Settings
 from slimilar.trace import named_tensors
 
 
-def grail(model: nn.Module, example: Tensor, flops: float, pictures: Tensor) -> nn.Module:
+@dataclass(frozen=True)
+class OneRatio:
+    """Magnitude, the same share of every layer; where all layers would lose a channel at once, by turns."""
+
+    name: str = "one-ratio"
+
+    def orders(self, groups: Sequence[ChannelGroup], weights: Weights) -> list[RemovalOrder | str]:
+        found = Ranking("magnitude-l2").orders(groups, weights)
+        return [
+            o if isinstance(o, str) else replace(o, heights=o.heights + 1e-4 * i / len(found))
+            for i, o in enumerate(found)
+        ]
+
+
+def _cut(task: Task, flops: float) -> tuple[slimilar.Plan, Cut]:
+    plan = slimilar.analyze(task.model, task.example, criterion=OneRatio())
+    return plan, plan.at(flops=flops)
+
+
+def grail(task: Task, flops: float) -> nn.Module:
     """Magnitude, one ratio, then ridge on the Gram matrix."""
-    plan = slimilar.analyze(model, example, criterion="magnitude-l2")
-    cut = plan.at(flops=flops)
-    structure, batches = plan.structure, list(pictures.split(128))
-    tape = tape_of(model, example, structure, len(batches[0]))
+    plan, cut = _cut(task, flops)
+    model, structure, batches = task.model, plan.structure, list(task.calibration.split(128))
+    tape = tape_of(model, task.example, structure, len(batches[0]))
     sites = find_sites(structure.trace, structure.grouping, tape)
     settings = Settings(form="mix", correct_stream=False, polish=False)
     tensors = {n: t.detach() for n, t in named_tensors(model).items()}
@@ -38,11 +62,10 @@ def grail(model: nn.Module, example: Tensor, flops: float, pictures: Tensor) -> 
     return rebuild(model, network, sites, done)[0].eval()
 
 
-def folding(model: nn.Module, example: Tensor, flops: float) -> nn.Module:
+def folding(task: Task, flops: float) -> nn.Module:
     """Model Folding with its data-free variance repair, the same share of every layer."""
-    plan = slimilar.analyze(model, example, criterion="magnitude-l2")
-    cut = plan.at(flops=flops)
-    folded = copy.deepcopy(model)
+    plan, cut = _cut(task, flops)
+    folded = copy.deepcopy(task.model)
     mask = cut.mask.copy()
     starts = dict(
         zip((g.name for g in plan.structure.grouping.groups), plan.structure.grouping.offsets, strict=True)
@@ -98,33 +121,21 @@ def _merge(
         weight[:, places[0]] = weight[:, places].sum(1)
 
 
-def torch_pruning(model: nn.Module, example: Tensor, flops: float) -> nn.Module:
-    """Torch-Pruning's magnitude pruner, one ratio, inner channels; the ratio is found by bisection on FLOPs."""
+def torch_pruning(task: Task, flops: float) -> nn.Module:
+    """Torch-Pruning's magnitude pruner, inner channels, told the widths of one ratio for every layer."""
     import torch_pruning as tp
 
-    names = {g.name for g in slimilar.analyze(model, example, criterion="magnitude-l2").groups}
-    target = flops * slimilar.count(model, example).flops
-    low, high, best = 0.0, 0.95, model
-    for _ in range(8):
-        ratio = (low + high) / 2
-        twin = copy.deepcopy(model)
-        skip = [m for n, m in twin.named_modules() if isinstance(m, nn.Conv2d | nn.Linear) and n not in names]
-        pruner = tp.pruner.MagnitudePruner(
-            twin,
-            example,
-            importance=tp.importance.MagnitudeImportance(p=2),
-            pruning_ratio=ratio,
-            ignored_layers=skip,
-        )
-        pruner.step()
-        if slimilar.count(twin, example).flops <= target:
-            high, best = ratio, twin
-        else:
-            low = ratio
-    return best.eval()
-
-
-def plain(model: nn.Module, example: Tensor, flops: float) -> nn.Module:
-    """The paper's own procedure before fine-tuning."""
-    plan = slimilar.analyze(model, example)
-    return apply(model, example, plan, plan.at(flops=flops)).model.eval()
+    plan, cut = _cut(task, flops)
+    twin = copy.deepcopy(task.model)
+    ratios = {twin.get_submodule(g.name): 1 - cut.widths[g.name] / g.width for g in plan.groups}
+    layers = [m for m in twin.modules() if isinstance(m, nn.Conv2d | nn.Linear)]
+    pruner = tp.pruner.MagnitudePruner(
+        twin,
+        task.example,
+        importance=tp.importance.MagnitudeImportance(p=2),
+        pruning_ratio=0.0,
+        pruning_ratio_dict=ratios,
+        ignored_layers=[m for m in layers if m not in ratios],
+    )
+    pruner.step()
+    return twin.eval()

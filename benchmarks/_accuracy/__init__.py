@@ -1,0 +1,1 @@
+"""The parts of the accuracy benchmark: pictures, methods, rows and the table."""

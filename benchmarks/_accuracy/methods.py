@@ -1,0 +1,59 @@
+"""What is compared: a name, the data it needs, what it is, and how a task is pruned to a share of its FLOPs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rivals import folding, grail, torch_pruning
+from torch import Tensor, nn
+
+import slimilar
+from _accuracy.pictures import Task
+from slimilar.prune import apply
+
+Pruner = Callable[[Task, float], nn.Module]
+
+
+def _ours(criterion: str = "span", data: str | None = None, substitute: str = "auto") -> Pruner:
+    plans: dict[
+        int, tuple[Task, slimilar.Plan, Tensor | None]
+    ] = {}  # one plan serves all budgets of a network
+
+    def prune(task: Task, flops: float) -> nn.Module:
+        if id(task) not in plans:
+            given = {
+                None: lambda: None,
+                "pictures": lambda: task.calibration,
+                "synthesize": task.synthesised,
+            }[data]()
+            plan = slimilar.analyze(
+                task.model, task.example, criterion=criterion, calibration=given, seed=task.seed
+            )
+            plans[id(task)] = (task, plan, given)
+        _, plan, given = plans[id(task)]
+        cut = plan.at(flops=flops)
+        done = apply(
+            task.model, task.example, plan, cut, substitute=substitute, calibration=given, seed=task.seed
+        )
+        return done.model.eval()
+
+    return prune
+
+
+REAL, FREE = "pictures", "none"
+METHODS: dict[str, tuple[str, str, Pruner]] = {  # name -> (data, what it is, how)
+    "ours": (REAL, "span, linear (auto)", _ours(data="pictures")),
+    "similarity-linear": (REAL, "similarity, linear", _ours("similarity", "pictures")),
+    "grail": (REAL, "GRAIL: magnitude, ridge on the Gram matrix", grail),
+    "synthesized": (FREE, "span, linear, synthesised pictures", _ours(data="synthesize")),
+    "similarity-linear-free": (FREE, "similarity, linear from filters (auto)", _ours("similarity")),
+    "mean": (FREE, "similarity, mean", _ours("similarity", substitute="mean")),
+    "merge": (FREE, "similarity, merge", _ours("similarity", substitute="merge")),
+    "folding": (FREE, "Model Folding", folding),
+    "torch-pruning": (FREE, "Torch-Pruning: magnitude", torch_pruning),
+    "none": (
+        FREE,
+        "similarity, plain removal (the paper, before fine-tuning)",
+        _ours("similarity", substitute="none"),
+    ),
+}

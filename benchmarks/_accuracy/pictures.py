@@ -1,0 +1,79 @@
+"""Which pictures a network is calibrated with, and which it is scored on. The three sets never meet."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from slimilar.data.folder import image_folder
+from slimilar.models.checkpoints import Pretrained, pretrained
+from slimilar.synthesis import synthesize
+
+SPLITS = ("test", "held-out")
+CALIBRATION = {"cifar10": 1024, "imagenet": 256}
+_FIT = 45_000  # of CIFAR's training pictures: those before are for calibration, those behind are held out
+
+
+@dataclass(frozen=True, eq=False)
+class Task:
+    """A trained network, unlabelled pictures to calibrate it with, and labelled ones to score it on."""
+
+    name: str
+    model: nn.Module
+    calibration: Tensor
+    x: Tensor
+    y: Tensor
+    seed: int
+
+    @property
+    def example(self) -> Tensor:
+        """One picture."""
+        return self.calibration[:1]
+
+    def synthesised(self) -> Tensor:
+        """Return pictures made from the network alone; kept in the folder for temporary files."""
+        file = Path(tempfile.gettempdir()) / "slimilar-accuracy" / f"{self.name}-{self.seed}.safetensors"
+        if not file.exists():
+            file.parent.mkdir(exist_ok=True)
+            save_file({"pictures": synthesize(self.model, self.example, seed=self.seed)}, file)
+        return load_file(file)["pictures"]
+
+
+def load(name: str, folder: Path, split: str, count: int, seed: int) -> Task:
+    """Return a network with its pictures."""
+    found = pretrained(name, folder)
+    read = _imagenet if found.dataset == "imagenet" else _cifar
+    return Task(name, found.model, *read(found, folder, split, count, seed), seed)
+
+
+def _cifar(
+    found: Pretrained, folder: Path, split: str, count: int, seed: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    data = np.load(folder / f"{found.dataset}.npz")
+    train, labels = data["x_train"], data["y_train"]
+    chosen = np.random.default_rng(seed).permutation(_FIT)[: CALIBRATION[found.dataset]]
+    x, y = (data["x_test"], data["y_test"]) if split == "test" else (train[_FIT:], labels[_FIT:])
+    calibration, scored = (
+        found.normalisation.apply(torch.from_numpy(p)).contiguous() for p in (train[chosen], x[:count])
+    )
+    return calibration, scored, torch.from_numpy(y[:count]).long()
+
+
+def _imagenet(
+    found: Pretrained, folder: Path, split: str, count: int, seed: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Three pictures a class: the first for calibration, the second held out, the third for the test."""
+    files = image_folder(folder / "imagenet").normalised(found.normalisation)
+    turn = torch.tensor([int((files.labels[:i] == label).sum()) for i, label in enumerate(files.labels)])
+    generator = torch.Generator().manual_seed(seed)
+    first = torch.nonzero(turn == 0).flatten()
+    first = first[torch.randperm(len(first), generator=generator)[: CALIBRATION["imagenet"]]]
+    scored = torch.nonzero(turn == (2 if split == "test" else 1)).flatten()[:count]
+    x, y = files.batch(scored)
+    return files.batch(first)[0], x, y

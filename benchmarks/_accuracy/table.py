@@ -1,0 +1,75 @@
+"""Rows of the benchmark, appended as soon as they are known, and the table made of them."""
+
+from __future__ import annotations
+
+import json
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import slimilar
+from _accuracy.methods import METHODS
+from _accuracy.pictures import CALIBRATION
+from slimilar.files import write_text
+
+GOALS = {
+    ("vgg16-cifar10", "ours"): {0.7: 92.0, 0.5: 91.2, 0.33: 89.5},
+    ("resnet56-cifar10", "ours"): {0.7: 93.0, 0.5: 92.0, 0.35: 88.5},
+    ("resnet20-cifar10", "ours"): {0.7: 90.0, 0.5: 86.0},
+    ("vgg16-cifar10", "synthesized"): {0.7: 91.4, 0.47: 88.0, 0.33: 83.5},
+    ("resnet56-cifar10", "synthesized"): {0.7: 92.0, 0.5: 88.0},
+}
+Row = dict[str, Any]
+
+
+def commit() -> str:
+    """Return the version of the code that runs; "+" if files of the package differ from it."""
+    here = Path(__file__).parents[2]
+
+    def git(*words: str) -> str:
+        return subprocess.run(("git", *words), cwd=here, capture_output=True, text=True).stdout.strip()
+
+    changed = git(
+        "status", "--porcelain", "--untracked-files=no", "--", "src/slimilar", "benchmarks/_accuracy"
+    )
+    return git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
+
+
+def note(log: Path, row: Row) -> None:
+    """Append a row, with the versions that made it."""
+    row |= {"torch": torch.__version__, "slimilar": slimilar.__version__, "machine": platform.machine()}
+    row |= {"commit": commit()}
+    with log.open("a") as file:
+        file.write(json.dumps(row) + "\n")
+    print(row, flush=True)
+
+
+def rows(log: Path) -> list[Row]:
+    """Return what is known already."""
+    lines = log.read_text().splitlines() if log.exists() else []
+    return [row for row in map(json.loads, lines) if "split" in row]
+
+
+def write_table(log: Path, file: Path, reading: str) -> None:
+    """Write the table, the words on how to read it above it."""
+    lines = [
+        "# Accuracy without training", "", reading.strip(), "",
+        "| network | FLOPs left | method | data | accuracy | goal | agreement | pictures | seconds (CPU) |",
+        "|---|---|---|---|---|---|---|---|---|",
+    ]  # fmt: skip
+    known = sorted(rows(log), key=lambda r: (r["network"], -r["flops"], -r["accuracy"]))
+    write_text(file, "\n".join([*lines, *(_line(r) for r in known)]) + "\n")
+
+
+def _line(row: Row) -> str:
+    data, words, _ = METHODS.get(row["method"], ("", "before pruning", None))
+    if data == "pictures":
+        data = f"{CALIBRATION[row['network'].split('-')[1]]:,} pictures"
+    goal = GOALS.get((row["network"], row["method"]), {}).get(row["flops"], "")
+    return (
+        f"| {row['network']} | {row['flops_left']:.1%} | {words} | {data} | {row['accuracy']:.2f} | {goal} "
+        f"| {row['agreement']:.2f} | {row['pictures']:,} | {row['seconds']:.0f} ({row['cpu']:.0f}) |"
+    )
