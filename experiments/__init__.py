@@ -1,0 +1,1 @@
+"""The paper, table by table and figure by figure: ``python -m experiments NAME [--scale small]``."""

@@ -1,0 +1,128 @@
+"""Networks that have to be trained before they can be pruned, because nobody has published them.
+
+    python -m experiments.bases NAME... --data FOLDER [--runs runs/bases]
+
+A killed training goes on where it was. The weights (kernels in half precision) go to ``experiments/bases/``
+where they are small, else they stay in the folder of runs; how they were made goes to ``NAME.json`` beside them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from experiments.header import hardware, versions
+from slimilar.data import cifar
+from slimilar.errors import DataError
+from slimilar.files import replacing, write_text
+from slimilar.models import VGG, PreResNet
+from slimilar.models.checkpoints import load_state
+from slimilar.names import choose
+from slimilar.train import Progress, Recipe, Settings, evaluate, recipe, train
+
+SEED = 0
+FOLDER = Path(__file__).parent / "bases"
+RUNS = Path("runs/bases")
+SHIPPED = 3_000_000  # bytes; what is larger is made anew by whoever wants it
+
+
+@dataclass(frozen=True)
+class Base:
+    """A network, the pictures it learns from, and how."""
+
+    build: Callable[[], nn.Module]
+    dataset: str
+    recipe: Recipe
+
+
+_SHORT = recipe("one-cycle")
+BASES = {
+    # The paper's own, in full: 160 epochs each.
+    "vgg16-cifar10-full": Base(VGG, "cifar10", recipe("base")),
+    "vgg16-cifar100-full": Base(partial(VGG, 100), "cifar100", recipe("base")),
+    "preresnet110-cifar10": Base(PreResNet, "cifar10", recipe("base")),
+    "preresnet110-cifar100": Base(partial(PreResNet, 110, 100), "cifar100", recipe("base")),
+    # Slim and short-trained ones, for the small scale: half an hour of one core each.
+    "preresnet20-cifar10": Base(partial(PreResNet, 20, 10, 0.75), "cifar10", replace(_SHORT, epochs=8)),
+    "vgg16-cifar100": Base(partial(VGG, 100, 0.25), "cifar100", replace(_SHORT, epochs=8)),
+}
+
+
+def load_base(name: str, runs: Path = RUNS) -> nn.Module:
+    """Return a trained base network, in evaluation mode."""
+    base = BASES[choose(name, list(BASES), "base")]
+    for folder in (FOLDER, runs):
+        file = folder / f"{name}.safetensors"
+        if file.is_file():
+            state = {k: v.float() if v.is_floating_point() else v for k, v in load_file(file).items()}
+            return load_state(base.build(), state).eval()
+    raise DataError(f"{name} has not been trained yet; run: python -m experiments.bases {name} --data FOLDER")
+
+
+def make(name: str, data: Path, runs: Path = RUNS) -> Path:
+    """Train a base network, or go on with it; write weights and record, and return where the weights are."""
+    base = BASES[choose(name, list(BASES), "base")]
+    pictures, test = (cifar(base.dataset, split, data) for split in ("train", "test"))
+    torch.manual_seed(SEED)
+    settings = Settings(seed=SEED, save_every=100)
+    result = train(
+        base.build(), pictures, base.recipe, test=test, folder=runs / name, resume=True, progress=_show,
+        settings=settings,
+    )  # fmt: skip
+    state = {
+        k: (v.half() if v.ndim > 1 else v).contiguous()
+        for k, v in result.model.state_dict().items()
+        if not k.endswith("num_batches_tracked")
+    }
+    size = sum(v.numel() * v.element_size() for v in state.values())
+    file = (FOLDER if size < SHIPPED else runs) / f"{name}.safetensors"
+    with replacing(file) as unfinished:
+        save_file(state, unfinished)
+    score = evaluate(load_base(name, runs), test)
+    record = {
+        "command": f"python -m experiments.bases {name} --data FOLDER",
+        "parameters": sum(p.numel() for p in result.model.parameters()),
+        "data": f"{base.dataset}, all {len(pictures)} training pictures",
+        "recipe": asdict(base.recipe),
+        "seed": SEED,
+        "test_accuracy": score.accuracy,
+        "test_pictures": score.pictures,
+        "history": [asdict(epoch) for epoch in result.history],
+        "versions": versions(),
+        "hardware": hardware(),
+    }
+    write_text(FOLDER / f"{name}.json", json.dumps(record, indent=1) + "\n")
+    print(f"{name}: {score.accuracy:.2%} of {score.pictures} test pictures, {file}")
+    return file
+
+
+def _show(event: Progress) -> None:
+    line = f"epoch {event.epoch}/{event.epochs} step {event.step}/{event.steps} loss {event.loss:.4f}"
+    line += f" accuracy {event.accuracy:.4f} {event.pictures_per_second:.0f} pictures/s"
+    if event.test_accuracy is not None:
+        line += f" | test {event.test_accuracy:.4f}"
+    print(line, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("names", nargs="+", metavar="NAME", help=", ".join(BASES))
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--runs", type=Path, default=RUNS)
+    args = parser.parse_args()
+    for name in args.names:
+        make(name, args.data, args.runs)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,159 @@
+"""What every experiment works with: networks, pictures, and the few things that are done to them."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from experiments.bases import BASES, load_base
+from experiments.ledger import Ledger
+from experiments.scales import Scale
+from slimilar.data import Pictures, cifar, demo_pictures
+from slimilar.data.cifar import NORMALISATIONS
+from slimilar.data.folder import PictureFiles, image_folder
+from slimilar.models import CHECKPOINTS, demo_network, pretrained
+from slimilar.train import Score, Settings, evaluate, finetune
+
+LABELS = {
+    "vgg16-cifar10": "VGG-16, CIFAR-10",
+    "vgg16-cifar10-full": "VGG-16, CIFAR-10",
+    "vgg16-cifar100-full": "VGG-16, CIFAR-100",
+    "vgg16-cifar100": "VGG-16 of quarter width, CIFAR-100",
+    "preresnet110-cifar10": "ResNet-110, CIFAR-10",
+    "preresnet110-cifar100": "ResNet-110, CIFAR-100",
+    "preresnet20-cifar10": "pre-activation ResNet-20, CIFAR-10",
+    "resnet20-cifar10": "ResNet-20, CIFAR-10",
+    "resnet56-cifar10": "ResNet-56, CIFAR-10",
+    "resnet56-cifar100": "ResNet-56, CIFAR-100",
+    "resnet50-imagenet": "ResNet-50, ImageNet",
+    "demo": "VGG-16 of 3/8 width, CIFAR-10",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Network:
+    """A trained network with its pictures: all of them normalised as it expects."""
+
+    name: str
+    model: nn.Module
+    train: Pictures | PictureFiles | None  # None: there are no labelled training pictures at this scale
+    test: Pictures | PictureFiles
+    pictures: Tensor  # unlabelled ones, for calibration
+    kind: str  # which recipe is its own
+
+    @property
+    def example(self) -> Tensor:
+        """One picture, to trace the network with."""
+        return self.pictures[:1]
+
+    @property
+    def residual(self) -> str:
+        """Which channels of a residual network may leave; in pre-activation blocks each chooses from the stream."""
+        return "select" if self.name.startswith("preresnet") else "inner"
+
+    @cached_property
+    def digest(self) -> str:
+        """A fingerprint of the weights, so that a result says which ones it was made with."""
+        found = hashlib.sha256()
+        for tensor in self.model.state_dict().values():
+            found.update(tensor.contiguous().numpy().tobytes())
+        return found.hexdigest()[:12]
+
+
+@dataclass(frozen=True, eq=False)
+class Bench:
+    """One run of an experiment."""
+
+    scale: Scale
+    settings: Any  # the experiment's own
+    ledger: Ledger
+    data: Path | None
+    seed: int = 0
+    opened: dict[str, Network] = field(default_factory=dict)
+
+    def network(self, name: str) -> Network:
+        """Return a network by its name; it is read once."""
+        if name not in self.opened:
+            self.opened[name] = _open(name, self.scale, self.data, self.seed)
+        return self.opened[name]
+
+    def base(self, name: str) -> Mapping[str, Any]:
+        """Return the row of an unpruned network: accuracy, and which weights it was."""
+        return self.ledger.row({"network": name, "method": "base"}, lambda: self._base(name))
+
+    def _base(self, name: str) -> dict[str, Any]:
+        network = self.network(name)
+        return {"weights": network.digest, **self.score(network, network.model)}
+
+    def score(self, network: Network, model: nn.Module) -> dict[str, Any]:
+        """Return accuracies in % on the test pictures."""
+        found: Score = evaluate(model, network.test, self.scale.batch)
+        return {
+            "accuracy": round(100 * found.accuracy, 2),
+            "top5": round(100 * found.top5, 2),
+            "pictures": found.pictures,
+        }
+
+    def finetuned(self, network: Network, model: nn.Module) -> nn.Module:
+        """Return a pruned network after the scale's fine-tuning, the same for every method."""
+        if network.train is None:
+            return model
+        return finetune(
+            model, network.train, self.scale.recipe(network.kind), settings=Settings(seed=self.seed)
+        ).model
+
+
+def _open(name: str, scale: Scale, data: Path | None, seed: int) -> Network:
+    if name == "demo":
+        model, dataset, normalisation = demo_network(), "demo", NORMALISATIONS["cifar10"]
+    elif name in CHECKPOINTS:
+        loaded = pretrained(name, data)
+        model, dataset, normalisation = loaded.model, loaded.dataset, loaded.normalisation
+    else:
+        dataset = BASES[name].dataset if name in BASES else ""
+        model, normalisation = load_base(name), NORMALISATIONS[dataset]
+    if dataset == "imagenet":
+        return _imagenet(name, model, scale, Path(data or "."), seed, normalisation)
+    split = demo_pictures if dataset == "demo" else lambda part: cifar(dataset, part, data)
+    train, test = (split(part).normalised(normalisation) for part in ("train", "test"))
+    train = _some(train, scale.train, seed)
+    pictures = train.first(scale.calibration).tensor()
+    return Network(name, model, train, _some(test, scale.test, seed), pictures, _kind(name))
+
+
+def _imagenet(
+    name: str, model: nn.Module, scale: Scale, data: Path, seed: int, normalisation: Any
+) -> Network:
+    """Return a network with the sample of three validation pictures a class: the first to calibrate, others to test."""
+    files = image_folder(data / "imagenet", normalisation=normalisation, workers=0)
+    first = torch.cat([torch.ones(1, dtype=torch.bool), files.labels[1:] != files.labels[:-1]])
+    seen, unseen = _chosen(files, first.nonzero()[:, 0]), _chosen(files, (~first).nonzero()[:, 0])
+    order = torch.randperm(len(seen), generator=torch.Generator().manual_seed(seed))[: scale.calibration]
+    return Network(
+        name, model, None, _some(unseen, scale.test, seed), seen.batch(order)[0].contiguous(), "imagenet"
+    )
+
+
+def _chosen(files: PictureFiles, places: Tensor) -> PictureFiles:
+    return replace(files, files=tuple(files.files[i] for i in places.tolist()), labels=files.labels[places])
+
+
+def _some(pictures: Any, count: int | None, seed: int) -> Any:
+    """Return so many pictures, drawn by a seed."""
+    if count is None or count >= len(pictures):
+        return pictures
+    order = torch.randperm(len(pictures), generator=torch.Generator().manual_seed(seed))[:count]
+    if isinstance(pictures, PictureFiles):
+        return _chosen(pictures, order)
+    return replace(pictures, images=pictures.images[order], labels=pictures.labels[order])
+
+
+def _kind(name: str) -> str:
+    return "resnet" if "resnet" in name else "vgg"

@@ -1,0 +1,84 @@
+"""The experiments by name, and how one is run: rows into a ledger, then a table and figures out of it."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slimilar.names import choose
+
+if TYPE_CHECKING:
+    from experiments.ledger import Ledger
+
+RESULTS = Path(__file__).parent / "results"
+TITLES = {
+    "table1a": "Table 1 (a): accuracy and FLOPs on CIFAR, ours against NS, SSL, RDF, PFGM, SFP",
+    "table1b": "Table 1 (b): ResNet-50 on ImageNet, ours against TN, NS, CP, PFGM, SFP",
+    "table1c": "Table 1 (c): ResNet-50 at four thresholds, saving of FLOPs and of measured time",
+    "curve": "Figure 2: accuracy against the share of pruned FLOPs, all methods",
+    "estimation": "Figure 3 and appendix D: distance by activations (Eq. 1) and by batch norm (Eq. 4)",
+    "normalization": "Figure 4: distances with and without normalisation per layer",
+    "architecture": "Figure 5: channels left in each layer at the same cut, ours against NS and SSL",
+    "bound": "Proposition 2 on real layers: measured shift, bound, lambda",
+    "magnitude": "Figure 1, the motivation: similarity against magnitude where gammas are large and alike",
+}
+NAMES = tuple(TITLES)
+
+
+def reproduce(
+    name: str,
+    scale: str = "paper",
+    data: str | Path | None = None,
+    out: str | Path = RESULTS,
+    seed: int = 0,
+    threads: int | None = None,
+) -> list[Path]:
+    """Run an experiment, or go on with it, and return the files that it wrote."""
+    import torch
+
+    from experiments.bench import Bench
+    from experiments.ledger import Ledger
+    from experiments.scales import scale_of
+
+    module: Any = importlib.import_module(f"experiments.{choose(name, NAMES, 'experiment')}")
+    if threads is not None:
+        torch.set_num_threads(threads)
+    chosen, settings = scale_of(scale), module.SETTINGS[scale]
+    place = data if data is not None else os.environ.get("SLIMILAR_DATA")
+    folder = Path(out).expanduser() / name
+    ledger = Ledger(folder / f"{scale}.json", _header(name, scale, seed, asdict(chosen), asdict(settings)))
+    bench = Bench(chosen, settings, ledger, None if place is None else Path(place).expanduser(), seed)
+    module.run(bench)
+    return write(name, ledger, folder / scale)
+
+
+def _header(name: str, scale: str, seed: int, common: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+    from experiments.header import hardware, now, versions
+
+    return {
+        "experiment": TITLES[name],
+        "command": f"python -m experiments {name} --scale {scale} --data FOLDER",
+        "seed": seed,
+        "versions": versions(),
+        "hardware": hardware(),
+        "started": now(),
+        "settings": {"scale": common, "experiment": own},
+    }
+
+
+def write(name: str, ledger: Ledger, stem: Path) -> list[Path]:
+    """Write the table and the figures of a ledger beside it; nothing is computed."""
+    from experiments.figures import save
+    from experiments.tables import document
+    from slimilar.files import write_text
+
+    module: Any = importlib.import_module(f"experiments.{name}")
+    ledger.write()
+    figures = module.figures(ledger)
+    files = [file for part, figure in figures.items() for file in save(figure, stem, part)]
+    pictures = [file.name for file in files if file.suffix == ".svg"]
+    page = write_text(stem.with_suffix(".md"), document(ledger, module.table(ledger), pictures))
+    return [ledger.path, page, *files]

@@ -1,0 +1,80 @@
+"""Rows of an experiment, written as soon as they are known; what is there already is not computed again."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from slimilar.errors import StoreError
+from slimilar.files import write_text
+
+Row = dict[str, Any]
+
+
+class Ledger:
+    """A JSON file with a header and rows, each found again by its key.
+
+    >>> import tempfile
+    >>> ledger = Ledger(Path(tempfile.mkdtemp()) / "rows.json", {"settings": {}})
+    >>> ledger.row({"network": "a"}, lambda: {"accuracy": 0.5})["accuracy"]
+    0.5
+    >>> ledger.row({"network": "a"}, lambda: {"accuracy": 0.9})["accuracy"]  # known already
+    0.5
+    """
+
+    def __init__(self, path: Path, header: Mapping[str, Any]) -> None:
+        self.path, self.header, self.rows = path, json.loads(json.dumps(header)), []
+        if path.exists():
+            held = _read(path)
+            _compare(path, held["header"], self.header)
+            self.header, self.rows = held["header"], held["rows"]
+
+    def find(self, **key: Any) -> Row | None:
+        """Return the row of a key."""
+        return next((r for r in self.rows if all(r.get(k) == v for k, v in key.items())), None)
+
+    def all(self, **key: Any) -> list[Row]:
+        """Return every row that has these values."""
+        return [r for r in self.rows if all(r.get(k) == v for k, v in key.items())]
+
+    def row(self, key: Mapping[str, Any], compute: Callable[[], Mapping[str, Any]]) -> Row:
+        """Return the row of a key: the one that is known, or a new one, which is written at once."""
+        key = json.loads(json.dumps(key))
+        known = self.find(**key)
+        if known is not None:
+            return known
+        start = time.perf_counter()
+        values = compute()
+        row = json.loads(json.dumps({**key, **values, "seconds": round(time.perf_counter() - start, 2)}))
+        self.rows.append(row)
+        self.write()
+        print({k: v for k, v in row.items() if not isinstance(v, list | dict)}, flush=True)
+        return row
+
+    def write(self) -> None:
+        """Write everything, whole or not at all; a row is a line."""
+        self.header["seconds"] = round(sum(r["seconds"] for r in self.rows), 1)
+        rows = ",\n".join(f"  {json.dumps(r)}" for r in self.rows)
+        text = f'{{"header": {json.dumps(self.header, indent=1)},\n"rows": [\n{rows}\n]}}\n'
+        write_text(self.path, text)
+
+
+def _read(path: Path) -> Any:
+    try:
+        held = json.loads(path.read_text(encoding="utf-8"))
+        return {"header": held["header"], "rows": held["rows"]}
+    except (ValueError, KeyError, TypeError) as error:
+        raise StoreError(
+            f"{path} must hold the rows of an experiment, but does not ({error}); remove it"
+        ) from None
+
+
+def _compare(path: Path, held: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    for name in ("settings", "seed"):
+        if held.get(name) != wanted.get(name):
+            raise StoreError(
+                f"{path} was made with another {name}; remove it to start anew, or choose another folder with --out"
+            )

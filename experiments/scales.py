@@ -1,0 +1,57 @@
+"""How large an experiment is: the paper's own settings, a small copy for two cores, and a tiny one for a try.
+
+What an experiment alone needs stands as a table in its own module, by the names of these scales.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+from slimilar.names import choose
+from slimilar.train import Recipe, recipe
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Pictures and training, the same for every method and every experiment; None stands for all pictures."""
+
+    name: str
+    about: str
+    train: int | None
+    test: int | None
+    calibration: int  # unlabelled training pictures for substitution
+    batch: int  # pictures at once where a network is only looked at
+    recipes: Mapping[str, Recipe]  # by kind of network
+
+    def recipe(self, kind: str) -> Recipe:
+        """Return how a kind of network (vgg, resnet, imagenet) is fine-tuned."""
+        return self.recipes[kind]
+
+
+_SHORT = replace(recipe("quick"), epochs=2)
+SCALES = MappingProxyType(
+    {
+        "paper": Scale(
+            "paper", "the paper's settings: all pictures, 60 epochs of fine-tuning",
+            None, None, 1024, 250,
+            {kind: recipe(f"paper-{kind}") for kind in ("vgg", "resnet", "imagenet")},
+        ),
+        "small": Scale(
+            "small", "published checkpoints, 1,280 training and 1,000 test pictures, two short epochs",
+            1280, 1000, 256, 100,
+            dict.fromkeys(("vgg", "resnet", "imagenet"), _SHORT),
+        ),
+        "tiny": Scale(
+            "tiny", "the shipped network and its pictures, one short epoch; seconds, and no data needed",
+            64, 100, 32, 50,
+            dict.fromkeys(("vgg", "resnet", "imagenet"), replace(_SHORT, epochs=1, batch_size=32)),
+        ),
+    }
+)  # fmt: skip
+
+
+def scale_of(name: str) -> Scale:
+    """Return a scale by its name."""
+    return SCALES[choose(name, list(SCALES), "scale")]

@@ -1,0 +1,51 @@
+"""Tables in Markdown, under a header that says how they came about."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from experiments.ledger import Ledger
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Return a Markdown table; None is shown as a dash.
+
+    >>> print(table(["a", "b"], [[1, None]]))
+    | a | b |
+    |---|---|
+    | 1 | – |
+    """
+    lines = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}"]
+    lines += [f"| {' | '.join('–' if cell is None else str(cell) for cell in row)} |" for row in rows]
+    return "\n".join(lines)
+
+
+def percent(value: float | None, digits: int = 2) -> str | None:
+    """Return a number that counts in hundredths."""
+    return None if value is None else f"{value:.{digits}f} %"
+
+
+def tick(value: bool | None) -> str | None:
+    """Return a tick or a cross, as the paper does."""
+    return None if value is None else ("✓" if value else "✗")
+
+
+def document(ledger: Ledger, body: str, pictures: Sequence[str]) -> str:
+    """Return the page of an experiment: header, table, figures."""
+    header = ledger.header
+    versions = ", ".join(f"{name} {version}" for name, version in header["versions"].items())
+    scale = header["settings"]["scale"]
+    lines = [
+        f"# {header['experiment']}",
+        "",
+        f"    {header['command']}",
+        "",
+        f"Scale `{scale['name']}`: {scale['about']}. Seed {header['seed']}. {versions}. {header['hardware']}.",
+        f"Started {header['started']}; the rows took {header['seconds']:.0f} s on a machine that was shared.",
+        f"Settings and all numbers: `{ledger.path.name}`.",
+        "",
+        body,
+        "",
+        *(f"![{header['experiment']}]({name})\n" for name in pictures),
+    ]
+    return "\n".join(lines).rstrip() + "\n"
