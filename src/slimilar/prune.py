@@ -24,7 +24,7 @@ from slimilar.amends import (
 from slimilar.calibration import labelled_batches
 from slimilar.cost import CostModel, cost_model, count, human
 from slimilar.criteria import Criterion, Sight, Weights, make
-from slimilar.criteria.base import check_needs, check_training
+from slimilar.criteria.base import check_needs, check_training, phases_of
 from slimilar.errors import InvalidInput, VerificationError
 from slimilar.groups import ChannelGroup, Frozen, Residual
 from slimilar.names import choose
@@ -104,7 +104,9 @@ def analyze(
     chosen = make(criterion, linkage)
     excluded = _excluded(model, exclude)
     _check_finite(model)
+    weights = Weights(named_tensors(model), phases=phases_of(model))
     check_needs(chosen, calibration is not None, labels=True)
+    check_training(chosen, weights)
     batches, known = (
         ([], None) if calibration is None else labelled_batches(calibration, labels, example, BATCH, PICTURES)
     )
@@ -115,7 +117,7 @@ def analyze(
     if batches:
         tape = tape_of(model, example, structure, len(batches[0]))
         sight = Sight(structure.trace, structure.grouping, costs, tape, batches, seed, progress, known)
-    return _plan(Weights(named_tensors(model), sight), structure, costs, chosen, excluded, min_channels)
+    return _plan(replace(weights, sight=sight), structure, costs, chosen, excluded, min_channels)
 
 
 def prune(
@@ -369,7 +371,6 @@ def _plan(
             frozen.append(Frozen(group.name, group.width, "excluded"))
         else:
             open_groups.append(group)
-    check_training(criterion, open_groups, weights)
     answers = criterion.orders(open_groups, weights)
     groups: list[ChannelGroup] = []
     orders: list[RemovalOrder] = []

@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 from slimilar.criteria.base import Criterion, Facts, Sight, Weights
+from slimilar.criteria.duplicates import Duplicates
+from slimilar.criteria.geometric import GeometricMedian
 from slimilar.criteria.ranking import Ranking
 from slimilar.criteria.similarity import Similarity
+from slimilar.criteria.slimming import Slimming
+from slimilar.criteria.soft import Soft
 from slimilar.criteria.span import Span
+from slimilar.criteria.taylor import Taylor
 from slimilar.criteria.training import training_hooks
 from slimilar.names import choose
 from slimilar.similarity import Linkage
 
 __all__ = [
     "Criterion",
+    "Duplicates",
     "Facts",
+    "GeometricMedian",
     "Ranking",
     "Sight",
     "Similarity",
+    "Slimming",
+    "Soft",
     "Span",
+    "Taylor",
     "Weights",
     "available",
     "facts",
@@ -52,10 +63,15 @@ _KNOWN: dict[str, _Entry] = {
             substitute="linear",
         ),
     ),
+    "slimming": _entry(Slimming),
+    "duplicates": _entry(Duplicates),
+    "geometric-median": _entry(GeometricMedian),
+    "soft": _entry(Soft),
     "magnitude-l1": _entry(lambda: Ranking("magnitude-l1")),
     "magnitude-l2": _entry(lambda: Ranking("magnitude-l2")),
     "bn-scale": _entry(lambda: Ranking("bn-scale")),
     "random": _entry(lambda: Ranking("random")),
+    "taylor": _entry(Taylor),
 }
 
 
@@ -82,8 +98,14 @@ def register(name: str, maker: Callable[[], Criterion], facts: Facts | None = No
     _KNOWN[name] = _entry(maker, facts)
 
 
-def make(criterion: Criterion | str, linkage: Linkage = "average") -> Criterion:
-    """Return a criterion by its name; a criterion is returned as it is."""
+def make(criterion: Criterion | str, linkage: Linkage = "average", *, trained: bool = False) -> Criterion:
+    """Return a criterion by its name; a criterion is returned as it is.
+
+    `trained` says that the weights have gone through the criterion's training phase, where it has one: a model that
+    `slimilar.train` returns remembers it, weights in a file do not.
+    """
     if not isinstance(criterion, str):
         return criterion
-    return _KNOWN[choose(criterion, available(), "criterion")].maker(linkage)
+    made: Any = _KNOWN[choose(criterion, available(), "criterion")].maker(linkage)
+    found: Criterion = replace(made, trained=True) if trained and hasattr(made, "trained") else made
+    return found

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from slimilar.cost import CostModel
 from slimilar.errors import InvalidInput
@@ -66,13 +66,14 @@ class Weights:
 
     tensors: Mapping[str, Tensor]
     sight: Sight | None = None
+    phases: frozenset[str] = frozenset()  # the criteria whose training phase the model has gone through
 
 
 class Criterion(Protocol):
     """Anything with a name and an `orders` method can be passed as `criterion=`.
 
-    It may also have `facts` (a `Facts`), and, if it has a training phase, `untrained(groups, weights)`, which returns a
-    sentence where the weights show no sign of one, and `hooks(groups, counts)` (see `criteria.training`).
+    It may also have `facts` (a `Facts`), and, if it has a training phase, `hooks(groups, counts)` (see
+    `criteria.training`) and `trained`, which is true if the user says that the phase is over.
     """
 
     @property
@@ -104,15 +105,32 @@ def check_needs(criterion: Criterion, pictures: bool, labels: bool) -> None:
         )
 
 
-def check_training(criterion: Criterion, groups: Sequence[ChannelGroup], weights: Weights) -> None:
-    """Raise if a criterion with a training phase sees no sign of it in the weights."""
-    untrained: Any = getattr(criterion, "untrained", None)
-    sentence = None if untrained is None else untrained(groups, weights)
-    if sentence is not None:
+def check_training(criterion: Criterion, weights: Weights) -> None:
+    """Raise if a criterion has a training phase that the model has not gone through."""
+    found: Facts | None = getattr(criterion, "facts", None)
+    if found is None or found.needs != "training":
+        return
+    if not getattr(criterion, "trained", False) and criterion.name not in weights.phases:
+        name, home = criterion.name, "slimilar.criteria"
         raise InvalidInput(
-            f'criterion "{criterion.name}" comes after a training phase of its own, but {sentence}: train with '
-            f'hooks=slimilar.criteria.training_hooks("{criterion.name}", model, example) first'
+            f'criterion "{name}" comes after a training phase of its own, and nothing says that this model had it: '
+            f'train with hooks={home}.training_hooks("{name}", model, example) first, or, if its weights were trained '
+            f'so before, pass criterion={home}.make("{name}", trained=True)'
         )
+
+
+_MARK = "slimilar_phases"  # the attribute in which a model remembers the training phases it had
+
+
+def mark_trained(model: nn.Module, name: str) -> None:
+    """Let a model remember that it went through the training phase of a criterion."""
+    setattr(model, _MARK, phases_of(model) | {name})
+
+
+def phases_of(model: nn.Module) -> frozenset[str]:
+    """Return the criteria whose training phase a model remembers."""
+    found: frozenset[str] = getattr(model, _MARK, frozenset())
+    return found
 
 
 # --- helpers for criteria ---------------------------------------------------------------------------------------

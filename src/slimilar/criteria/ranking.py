@@ -11,8 +11,9 @@ import torch
 from numpy.typing import NDArray
 
 from slimilar.criteria.base import Facts, Weights, by_share, free_units
+from slimilar.criteria.filters import filters
 from slimilar.criteria.similarity import spread
-from slimilar.groups import ChannelGroup, Member
+from slimilar.groups import ChannelGroup
 from slimilar.similarity import RemovalOrder
 
 Floats = NDArray[np.float64]
@@ -58,21 +59,5 @@ class Ranking:
         if self.name == "bn-scale":
             return spread(group, weights).numpy()
         power = 1 if self.name == "magnitude-l1" else 2
-        total = np.zeros(group.width)
-        for member in group.members:
-            if _is_filter(member, group):
-                total += _norms(member, weights, power, group.width)
-        return total
-
-
-def _is_filter(member: Member, group: ChannelGroup) -> bool:
-    """Tell whether a member holds the filters that write the group: the first axis of a writer's weight."""
-    return member.axis == 0 and any(member.tensor == f"{writer}.weight" for writer in group.writers)
-
-
-def _norms(member: Member, weights: Weights, power: int, width: int) -> Floats:
-    """Return the sum of |w|^power over what each unit holds of a weight."""
-    tensor = weights.tensors[member.tensor].detach().double().cpu()
-    sizes = torch.linalg.vector_norm(tensor.flatten(1), power, dim=1).pow(power).numpy()
-    inside = member.units >= 0
-    return np.bincount(member.units[inside], weights=sizes[inside], minlength=width).astype(np.float64)
+        found: Floats = torch.linalg.vector_norm(filters(group, weights), power, dim=1).numpy()
+        return found

@@ -1,0 +1,88 @@
+"""What the weights hold of every unit: its filters, its kernels in the readers, its scales."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from slimilar.criteria.base import Floats, Ints, Weights
+from slimilar.criteria.similarity import moments_of
+from slimilar.groups import ChannelGroup, Member
+
+
+def filter_members(group: ChannelGroup) -> list[Member]:
+    """Return the members that hold the filters writing a group: the output axis of a writer's weight.
+
+    >>> import torch, slimilar
+    >>> from torch import nn
+    >>> net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 2, 3))
+    >>> plan = slimilar.analyze(net, torch.zeros(1, 3, 8, 8), criterion="magnitude-l2")
+    >>> [(m.tensor, m.axis) for m in filter_members(plan.groups[0])]
+    [('0.weight', 0)]
+    """
+    names = {f"{writer}.weight" for writer in group.writers}
+    read = {(r.weight, r.weight_axis) for r in group.readers}
+    return [m for m in group.members if m.tensor in names and (m.tensor, m.axis) not in read]
+
+
+def written_by_filters(group: ChannelGroup, weights: Weights) -> bool:
+    """Tell whether a group is written by filters; a batch norm that selects from a stream has scales alone."""
+    return any(weights.tensors[m.tensor].ndim > 1 for m in filter_members(group))
+
+
+def kernel_members(group: ChannelGroup) -> list[Member]:
+    """Return the members that hold the kernels with which a group is read."""
+    read = {(r.weight, r.weight_axis) for r in group.readers}
+    return [m for m in group.members if (m.tensor, m.axis) in read]
+
+
+def rows(member: Member, width: int, tensor: Tensor) -> Tensor:
+    """Return what each unit holds of a tensor, a row for each: zeros where a unit holds less than others."""
+    flat = tensor.movedim(member.axis, 0).reshape(tensor.shape[member.axis], -1)
+    places = padded_places(member.units, width)
+    held = torch.cat([flat, flat.new_zeros(1, flat.shape[1])])[torch.from_numpy(places)]
+    return held.reshape(width, -1)
+
+
+def padded_places(units: Ints, width: int) -> Ints:
+    """Return where each unit stands in a vector, as rows of one length: one past the end where there is none."""
+    inside = np.flatnonzero((units >= 0) & (units < width))
+    inside = inside[np.argsort(units[inside], kind="stable")]
+    counts = np.bincount(units[inside], minlength=width)
+    found = np.full((width, int(counts.max(initial=0))), len(units), np.int64)
+    column = np.arange(len(inside)) - np.repeat(np.cumsum(counts) - counts, counts)
+    found[units[inside], column] = inside
+    return found
+
+
+def filters(group: ChannelGroup, weights: Weights) -> Tensor:
+    """Return the filters of every unit as rows, those of all writers side by side, in float64."""
+    parts = [rows(m, group.width, held(m, weights)) for m in filter_members(group)]
+    return torch.cat(parts, 1) if parts else torch.zeros(group.width, 0, dtype=torch.float64)
+
+
+def held(member: Member, weights: Weights) -> Tensor:
+    """Return a member's tensor in float64."""
+    return weights.tensors[member.tensor].detach().double().cpu()
+
+
+def norms(member: Member, width: int, tensor: Tensor) -> Tensor:
+    """Return the Euclidean norm of what each unit holds of a tensor."""
+    found: Tensor = torch.linalg.vector_norm(rows(member, width, tensor), dim=1)
+    return found
+
+
+def scales(group: ChannelGroup, weights: Weights) -> Iterator[Tensor]:
+    """Yield |gamma| of every unit at each of its places in each batch norm, in float64."""
+    for norm in group.batch_norms:
+        gamma = moments_of(norm, weights)[1].abs().double()
+        yield from gamma[torch.from_numpy(norm.positions)].T
+
+
+def mean_scale(group: ChannelGroup, weights: Weights) -> Floats:
+    """Return the mean |gamma| of every unit."""
+    found: Floats = torch.stack(list(scales(group, weights))).mean(0).numpy()
+    return found

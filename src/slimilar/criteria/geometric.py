@@ -1,0 +1,52 @@
+r"""Filter pruning via geometric median (He et al., 2019): what lies in the middle can be replaced.
+
+The geometric median of a layer's filters is the point with the smallest sum of distances to them all. A filter near it
+says what the others can say, whatever its norm. Its measure is $\sum_j \lVert F_i - F_j \rVert_2$.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from slimilar.criteria.base import Facts, Weights, by_share, free_units
+from slimilar.criteria.filters import filters, written_by_filters
+from slimilar.groups import ChannelGroup
+from slimilar.similarity import RemovalOrder
+
+
+@dataclass(frozen=True)
+class GeometricMedian:
+    """Remove the filters nearest the geometric median of their layer; a height is a share of the layer."""
+
+    name: str = "geometric-median"
+    facts: ClassVar[Facts] = Facts(
+        "Filters nearest the geometric median of their layer leave, the same share in every layer.",
+        tag="PFGM",
+    )
+
+    def orders(self, groups: Sequence[ChannelGroup], weights: Weights) -> list[RemovalOrder | str]:
+        """Return the removal order of every group."""
+        return [_order(turn, group, weights) for turn, group in enumerate(groups)]
+
+
+def _order(turn: int, group: ChannelGroup, weights: Weights) -> RemovalOrder | str:
+    if not written_by_filters(group, weights):
+        return "not written by filters: there is no geometric median"
+    held = filters(group, weights)
+    units = free_units(group)
+    return by_share(units[np.argsort(remoteness(held)[units].numpy(), kind="stable")], turn)
+
+
+def remoteness(points: Tensor) -> Tensor:
+    """Return for each point (a row) the sum of its distances to all.
+
+    >>> remoteness(torch.tensor([[0.0, 0.0], [3.0, 4.0], [0.0, 4.0]])).tolist()
+    [9.0, 8.0, 7.0]
+    """
+    return torch.cdist(points, points).sum(1)

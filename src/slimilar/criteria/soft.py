@@ -1,0 +1,81 @@
+"""Soft filter pruning (He et al., 2018): small filters are zeroed again and again, and may come back.
+
+After every epoch of training the filters with the smallest norm, the same share of every layer, are set to zero. They
+stay in the network and get gradients like all others, so that next time other filters may be the smallest. At the
+end those that are zero leave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import torch
+from torch import nn
+
+from slimilar.criteria.base import Facts, Ints, Weights, by_share, free_units, mark_trained
+from slimilar.criteria.filters import filter_members, filters
+from slimilar.errors import InvalidInput
+from slimilar.groups import ChannelGroup
+from slimilar.similarity import RemovalOrder
+from slimilar.trace import named_tensors
+
+if TYPE_CHECKING:
+    from slimilar.train import Hooks
+
+
+@dataclass(frozen=True)
+class Soft:
+    """Remove the filters of smallest norm, first those that training left at zero; a height is a share of the layer."""
+
+    trained: bool = False
+    name: str = "soft"
+    facts: ClassVar[Facts] = Facts(
+        "The smallest filters are zeroed after every epoch but may recover; those that are zero at the end leave.",
+        needs="training",
+        tag="SFP",
+        per_budget=True,
+    )
+
+    def orders(self, groups: Sequence[ChannelGroup], weights: Weights) -> list[RemovalOrder | str]:
+        """Return the removal order of every group."""
+        return [by_share(smallest(group, weights), turn) for turn, group in enumerate(groups)]
+
+    def hooks(self, groups: Sequence[ChannelGroup], counts: Sequence[int] | None) -> Hooks:
+        """Return what zeroes the smallest filters of each group after every epoch."""
+        from slimilar.train import Hooks
+
+        if counts is None:
+            raise InvalidInput(
+                'the training phase of "soft" must know how much will leave: pass flops=, macs=, params= or ratio=, '
+                "got none of them"
+            )
+        jobs = list(zip(groups, counts, strict=True))
+
+        def on_epoch_end(model: nn.Module, epoch: int) -> None:
+            held = named_tensors(model)
+            chosen = [smallest(group, Weights(held))[:count] for group, count in jobs]
+            for (group, _), units in zip(jobs, chosen, strict=True):
+                _zero(group, units, held)
+            mark_trained(model, self.name)
+
+        return Hooks(on_epoch_end=on_epoch_end)
+
+
+def smallest(group: ChannelGroup, weights: Weights) -> Ints:
+    """Return the units that may leave, that with the smallest filter first."""
+    units = free_units(group)
+    size = torch.linalg.vector_norm(filters(group, weights), dim=1).numpy()
+    found: Ints = units[np.argsort(size[units], kind="stable")]
+    return found
+
+
+@torch.no_grad()
+def _zero(group: ChannelGroup, units: Ints, held: dict[str, torch.Tensor]) -> None:
+    """Set the filters of some units to zero, in place."""
+    for member in filter_members(group):
+        places = torch.from_numpy(np.flatnonzero(np.isin(member.units, units)))
+        tensor = held[member.tensor]
+        tensor.index_fill_(member.axis, places.to(tensor.device), 0)
