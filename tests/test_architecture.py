@@ -48,6 +48,7 @@ LAYERS = [
     {"amends"},
     {"prune"},
     {"archive", "store", "export", "engines", "latency"},
+    {"comparison"},
     {"slimilar"},  # the package's own __init__
     {"report"},
     {"cli", "__main__"},

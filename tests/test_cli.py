@@ -33,6 +33,8 @@ COMMANDS = [
     "finetune",
     "evaluate",
     "bench",
+    "compare",
+    "criteria",
     "export",
     "inspect",
 ]

@@ -1,0 +1,294 @@
+"""`slimilar compare` and `slimilar criteria`: who prunes best, and who there is."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from slimilar.cli import options
+from slimilar.cli.learning import Data, Rate
+from slimilar.cli.opened import folder_for, open_model
+from slimilar.cli.output import Output, Tell, escape, percent
+from slimilar.cli.pictures import labelled
+from slimilar.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from slimilar.comparison import Comparison, Event, Row, Subject
+    from slimilar.data import PictureFiles, Pictures
+    from slimilar.train import Recipe
+
+    Labelled = Pictures | PictureFiles
+
+TABLE, DATA, CHART = "comparison.md", "comparison.csv", "comparison"
+
+
+def compare(
+    context: typer.Context,
+    model: options.Model,
+    data: Data = "demo",
+    criteria: Annotated[
+        str, typer.Option(help="Names with commas between, or 'all'; see slimilar criteria.", metavar="A,B,C")
+    ] = "all",
+    flops: Annotated[
+        str, typer.Option(help="Budgets, as shares or numbers, with commas between.", metavar="BUDGETS")
+    ] = "0.5",
+    epochs: Annotated[int, typer.Option(help="Of fine-tuning; 0 for none.", min=0)] = 1,
+    substitute: Annotated[
+        str,
+        typer.Option(
+            help="own (what the criterion's paper does), none, merge, mean, linear, auto; several with commas between.",
+        ),
+    ] = "own",
+    sparse_epochs: Annotated[
+        int, typer.Option(help="Of training before pruning, for criteria that need it.", min=0)
+    ] = 1,
+    plain_epochs: Annotated[
+        bool, typer.Option("--plain-epochs", help="Give the others as many, without any penalty.")
+    ] = False,
+    recipe: Annotated[str, typer.Option(help="quick, paper-vgg, ...; a wrong name lists them.")] = "quick",
+    lr: Rate = None,
+    pictures: Annotated[
+        int | None,
+        typer.Option(help="Training pictures for calibration, by seed: 512, or all where there are fewer."),
+    ] = None,
+    train_pictures: Annotated[int | None, typer.Option(help="Train on so many, taken evenly.", min=2)] = None,
+    test_pictures: Annotated[int | None, typer.Option(help="Test on so many, taken evenly.", min=2)] = None,
+    held_out: Annotated[
+        int | None,
+        typer.Option(
+            help="Test on so many training pictures, kept out of training: to choose settings by.", min=2
+        ),
+    ] = None,
+    residual: options.Residual = "inner",
+    normalise: options.Normalise = "auto",
+    weights: options.Weights = None,
+    input: options.Input = None,
+    base: options.Base = None,
+    seed: Annotated[str, typer.Option(help="Seeds, with commas between.", metavar="SEEDS")] = "0",
+    jobs: Annotated[int, typer.Option(help="How many to work on at once.", min=1)] = 1,
+    threads: Annotated[
+        int | None, typer.Option(help="Threads of each; by default the cores are shared out.", min=1)
+    ] = None,
+    engine: Annotated[
+        str, typer.Option(help="local, or ray: the cluster of RAY_ADDRESS, which must share the folder.")
+    ] = "local",
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the networks, too.")] = False,
+    out: options.Out = Path("comparison"),
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Prune by several criteria to the same budgets, fine-tune alike, and draw accuracy over FLOPs.
+
+    May be stopped at any moment; the same command goes on. Every row is written as soon as it is known.
+
+    Example: [bold]slimilar compare slimilar:demo --criteria similarity,magnitude-l1 --flops 0.7,0.5 -o side-by-side[/]
+    """
+    from slimilar.comparison import Terms, chart
+    from slimilar.comparison import compare as run
+    from slimilar.criteria import available
+
+    output, folder = Output(json, quiet), folder_for(out)
+    opener = _Opener(
+        model, weights, tuple(input or ()), base, data, normalise, train_pictures, test_pictures, held_out
+    )
+    shared: dict[str, Any] = {
+        "flops": _words(flops, "flops"), "substitutes": _words(substitute, "substitute"),
+        "seeds": _numbers(seed), "epochs": epochs, "recipe": _recipe(recipe, lr), "sparse_epochs": sparse_epochs,
+        "plain_epochs": plain_epochs, "residual": residual, "keep": keep,
+    }  # fmt: skip
+    names = available() if criteria == "all" else _words(criteria, "criteria")
+    terms = Terms(names, pictures=512 if pictures is None else pictures, **shared)
+    if not chart.can_draw():
+        output.note("no curves will be drawn: pip install 'slimilar\\[plot]'")
+    with output.working("Reading the model and the pictures"):
+        subject = opener()
+    if pictures is None:
+        terms = dataclasses.replace(terms, pictures=min(512, len(subject.train)))
+    with output.working("Comparing") as tell:
+        found = run(
+            opener, terms, folder, jobs=jobs, threads=threads, engine=engine, command=_command(context),
+            progress=_shown(output, tell),
+        )  # fmt: skip
+    _finish(output, found, folder)
+
+
+# --- what is asked ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Opener:
+    """The words that name a model and its pictures; other processes open them by these words, too."""
+
+    model: str
+    weights: str | None
+    shapes: tuple[str, ...]
+    base: str | None
+    data: str
+    normalise: str
+    train: int | None
+    test: int | None
+    held_out: int | None
+
+    def __call__(self) -> Subject:
+        return _open(self)
+
+
+@functools.lru_cache(maxsize=1)
+def _open(words: _Opener) -> Subject:
+    from slimilar.comparison import Subject
+
+    opened = open_model(words.model, words.weights, words.shapes, words.base)
+    train = labelled(opened, words.data, "train", None, words.normalise)
+    if words.held_out is None:
+        test = labelled(opened, words.data, "test", None, words.normalise)
+    else:
+        train, test = _split(train, words.held_out)
+    parts = _some(train, words.train), _some(test, words.test)
+    return Subject(opened.model, opened.example(), *parts, opened.source)
+
+
+def _some(pictures: Labelled, count: int | None) -> Labelled:
+    """Return so many pictures, taken evenly: those of a folder are in the order of their classes."""
+    if count is None or count >= len(pictures):
+        return pictures
+    import torch
+
+    return _at(pictures, torch.arange(count) * len(pictures) // count)
+
+
+def _split(pictures: Labelled, count: int) -> tuple[Labelled, Labelled]:
+    """Return all pictures but so many, and those, taken evenly."""
+    import torch
+
+    if count > len(pictures) - 2:
+        raise InvalidInput(
+            f"--held-out must leave some of the {len(pictures)} training pictures, got {count}"
+        )
+    out = torch.zeros(len(pictures), dtype=torch.bool)
+    out[torch.arange(count) * len(pictures) // count] = True
+    return _at(pictures, (~out).nonzero()[:, 0]), _at(pictures, out.nonzero()[:, 0])
+
+
+def _at(pictures: Labelled, places: Tensor) -> Labelled:
+    """Return the pictures at some places."""
+    from slimilar.data import PictureFiles
+
+    labels = pictures.labels[places]
+    if isinstance(pictures, PictureFiles):
+        return dataclasses.replace(pictures, files=tuple(pictures.files[i] for i in places), labels=labels)
+    return dataclasses.replace(pictures, images=pictures.images[places], labels=labels)
+
+
+def _recipe(name: str, lr: float | None) -> Recipe:
+    from slimilar.train import recipe
+
+    return recipe(name) if lr is None else dataclasses.replace(recipe(name), lr=lr)
+
+
+def _words(text: str, name: str) -> tuple[str, ...]:
+    found = tuple(word.strip() for word in text.split(",") if word.strip())
+    if not found:
+        raise InvalidInput(f"--{name} must name at least one, got {text!r}")
+    return found
+
+
+def _numbers(text: str) -> tuple[int, ...]:
+    try:
+        return tuple(int(word) for word in _words(text, "seed"))
+    except ValueError as error:
+        raise InvalidInput(f"--seed must be whole numbers with commas between, got {text!r}") from error
+
+
+def _command(context: typer.Context) -> str:
+    """Return the command as it was typed, without what says nothing about the rows."""
+    words = ["slimilar", "compare"]
+    for parameter in context.command.params:
+        name, source = str(parameter.name), context.get_parameter_source(str(parameter.name))
+        if name in ("json", "quiet") or source is None or source.name != "COMMANDLINE":
+            continue
+        option = [] if parameter.param_type_name == "argument" else [max(parameter.opts, key=len)]
+        value = context.params[name]
+        for one in value if isinstance(value, list | tuple) else [value]:
+            words += option if one is True else [*option, shlex.quote(str(one))]
+    return " ".join(words)
+
+
+# --- what is shown ----------------------------------------------------------------------------------------------
+
+
+def _shown(out: Output, tell: Tell) -> Any:
+    def show(event: Event) -> None:
+        tell.stage(event.title, event.done, event.total)
+        if event.row is not None:
+            out.note(f"{event.done}/{event.total} {escape(event.title)}: {escape(_told(event.row))}")
+        elif event.skipped:
+            out.note(escape(event.title))
+
+    return show
+
+
+def _told(row: Row) -> str:
+    if row.error is not None:
+        return row.error
+    tuned = "" if row.tuned is None else f", {percent(row.tuned)} after fine-tuning"
+    return f"{percent(row.flops_share or 0)} of the FLOPs, accuracy {percent(row.pruned or 0)}{tuned}"
+
+
+def _finish(out: Output, found: Comparison, folder: Path) -> None:
+    """Write the table, the data and the curves, and show the table."""
+    from slimilar.comparison import chart, table
+    from slimilar.files import write_text
+
+    written = [
+        write_text(folder / TABLE, table.markdown(found)),
+        write_text(folder / DATA, table.as_csv(found.rows)),
+    ]
+    if chart.can_draw() and any(row.error is None for row in found.rows):
+        pictures = [folder / f"{CHART}{suffix}" for suffix in (".png", ".svg")]
+        chart.draw(found, pictures)
+        written += pictures
+    every = table.lines(found.rows)
+    for budget in dict.fromkeys(line.budget for line in every):
+        rows = [[escape(cell) for cell in table.cells(line)] for line in every if line.budget == budget]
+        headings = [f"<{h}" if i < 2 else h for i, h in enumerate(table.HEADINGS)]
+        out.table(headings, rows, title=f"FLOPs budget {budget}, numbers in %")
+    for row in found.rows:
+        if row.error is not None:
+            out.say(escape(f"{row.criterion}, {row.substitute}, {row.budget}, seed {row.seed}: {row.error}"))
+    for path in written:
+        out.say(f"[bold]{escape(path)}[/]")
+    out.answer({**dataclasses.asdict(found), "files": [str(path) for path in written]})
+
+
+# --- who there is -----------------------------------------------------------------------------------------------
+
+
+def criteria(json: options.Json = False, quiet: options.Quiet = False) -> None:
+    """List the criteria by which channels can leave, and what each of them needs.
+
+    Example: [bold]slimilar criteria[/]
+    """
+    from slimilar.criteria import available, facts
+
+    out = Output(json, quiet)
+    known = {name: facts(name) for name in available()}
+    sign = {True: "yes", False: "no"}
+    rows = [
+        [name, f.tag, f.needs, sign[f.automatic], sign[f.pretrained], f.substitute, escape(f.what)]
+        for name, f in known.items()
+    ]
+    headings = ["criterion", "tag", "needs", "automatic", "pre-trained", "substitute", "what leaves"]
+    out.table([f"<{heading}" for heading in headings], rows)
+    out.say(
+        "tag: in the paper's tables. automatic: finds widths by itself. pre-trained: works on a network trained\n"
+        "without it. substitute: what its own paper does about the layers that read removed channels."
+    )
+    out.answer({name: dataclasses.asdict(f) for name, f in known.items()})

@@ -1,0 +1,157 @@
+"""Accuracy over FLOPs, drawn: right after pruning and after fine-tuning, a row of panels for each way to substitute."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from slimilar.comparison.rows import Comparison
+from slimilar.comparison.table import Line, lines
+from slimilar.errors import InvalidInput
+from slimilar.files import replacing
+
+# Okabe and Ito's colours, told apart by all kinds of eyes; the yellow is darker, for white paper.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#B8860B", "#56B4E9", "#000000")
+MARKERS = "oD^sv<P>pXh*d8"
+STAGES = (("pruned", "right after pruning"), ("tuned", "after fine-tuning"))
+STRONG = ("similarity", "span")  # ours stand out, thicker, so that wins and losses are seen at once
+
+
+def can_draw() -> bool:
+    """Tell whether there is something to draw with."""
+    return importlib.util.find_spec("matplotlib") is not None
+
+
+def draw(found: Comparison, files: Sequence[Path]) -> None:
+    """Draw the curves into files, each by its suffix: .png, .svg, .pdf."""
+    if not can_draw():
+        raise InvalidInput("drawing needs matplotlib: pip install 'slimilar[plot]'")
+    figure = _figure(found)
+    for file in files:
+        with replacing(file) as unfinished:
+            # No date in it: the same rows make the same file.
+            metadata = {"Date": None} if file.suffix == ".svg" else None
+            figure.savefig(unfinished, dpi=150, metadata=metadata)
+
+
+def _figure(found: Comparison) -> Any:
+    importlib.import_module("matplotlib").rcParams.update(
+        {"svg.hashsalt": "slimilar", "svg.fonttype": "none"}
+    )
+    figures = importlib.import_module("matplotlib.figure")
+    every = lines(found.rows)
+    names = list(dict.fromkeys(row.criterion for row in found.rows))
+    styles = {name: (COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]) for i, name in enumerate(names)}
+    stages = [stage for stage in STAGES if any(line.mean(stage[0]) is not None for line in every)]
+    kinds = _kinds(every)
+    size = (1.2 + 5.2 * max(1, len(stages)), 1.0 + 4.4 * max(1, len(kinds)))
+    figure = figures.Figure(figsize=size, layout="constrained")
+    axes = figure.subplots(max(1, len(kinds)), max(1, len(stages)), squeeze=False)
+    for row, (title, chosen) in zip(axes, kinds, strict=False):
+        for axis, (field, when) in zip(row, stages, strict=False):
+            _panel(axis, found, chosen, field, styles)
+            axis.set_title(f"{title}, {when}", fontsize=10.5, loc="left")
+    return figure
+
+
+def _kinds(every: Sequence[Line]) -> list[tuple[str, list[Line]]]:
+    """Return the ways to substitute that are shown apart: each criterion's own, then each that all could share."""
+    own = [line for line in every if line.own]
+    shared = dict.fromkeys(line.substitute for line in every if not line.own)
+    kinds = [("each as its paper does it", own)] if own else []
+    return kinds + [(f"all with substitute {s}", [x for x in every if x.substitute == s]) for s in shared]
+
+
+def _panel(
+    axis: Any, found: Comparison, chosen: Sequence[Line], field: str, styles: dict[str, tuple[str, str]]
+) -> None:
+    start = found.baseline
+    ends = []
+    for name in styles:
+        points = sorted(_points(chosen, name, field))
+        if not points:
+            continue
+        ends.append((name, points[0][1], points[0][0]))
+        if start is not None:
+            points.append((100.0, 100 * start.accuracy))
+        _line(axis, points, name, styles[name])
+    _dress(axis, found)
+    _label(axis, ends, styles)
+
+
+def _points(chosen: Sequence[Line], name: str, field: str) -> list[tuple[float, float]]:
+    found = []
+    for line in chosen:
+        share, accuracy = line.mean("flops_share"), line.mean(field)
+        if line.criterion == name and share is not None and accuracy is not None:
+            found.append((100 * share, 100 * accuracy))
+    return found
+
+
+def _line(axis: Any, points: Sequence[tuple[float, float]], name: str, style: tuple[str, str]) -> None:
+    strong = name in STRONG
+    x, y = zip(*points, strict=True)
+    axis.plot(
+        x, y, color=style[0], marker=style[1], markersize=6.5 if strong else 5, linewidth=2.4 if strong else 1.2,
+        markeredgecolor="white", markeredgewidth=0.6, alpha=1 if strong else 0.85, zorder=3 if strong else 2,
+    )  # fmt: skip
+
+
+def _dress(axis: Any, found: Comparison) -> None:
+    for side in ("top", "right"):
+        axis.spines[side].set_visible(False)
+    axis.grid(axis="y", color="#DDDDDD", linewidth=0.7)
+    axis.set_axisbelow(True)
+    axis.set_xlabel("FLOPs left, %", fontsize=9)
+    axis.set_ylabel("test accuracy, %", fontsize=9)
+    axis.tick_params(labelsize=8.5, length=3)
+    if found.baseline is not None:
+        level = 100 * found.baseline.accuracy
+        axis.axhline(level, color="#888888", linewidth=0.9, linestyle=(0, (4, 3)), zorder=1)
+        axis.annotate(
+            f"unpruned {level:.1f}", (1, level), (-2, 4), xycoords=("axes fraction", "data"),
+            textcoords="offset points", ha="right", fontsize=8, color="#666666",
+        )  # fmt: skip
+
+
+def _label(axis: Any, ends: Sequence[tuple[str, float, float]], styles: dict[str, tuple[str, str]]) -> None:
+    """Write every name beside the left end of its line, pushed apart where they would meet."""
+    if not ends:
+        return
+    low, high = axis.get_ylim()
+    left, right = axis.get_xlim()
+    axis.set_xlim(left - 0.42 * (right - left), right)
+    axis.set_ylim(low, high)
+    ordered = sorted(ends, key=lambda end: end[1])
+    places = apart([y for _, y, _ in ordered], (high - low) / 21, low, high)
+    edge = min(x for _, _, x in ordered) - 0.075 * (right - left)
+    for (name, y, x), place in zip(ordered, places, strict=True):
+        axis.plot(
+            [edge + 0.01 * (right - left), x], [place, y], color=styles[name][0], linewidth=0.5, alpha=0.6
+        )
+        axis.text(
+            edge, place, f"{name} {y:.1f}", color=styles[name][0], fontsize=8, ha="right", va="center",
+            fontweight="bold" if name in STRONG else "normal",
+        )  # fmt: skip
+
+
+def apart(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+    """Move rising places as little as may be, so that neighbours are a gap apart and all lie between two bounds.
+
+    >>> apart([1.0, 1.0, 5.0], 1.0, 0.0, 10.0)
+    [0.5, 1.5, 5.0]
+    """
+    # Blocks of places that touch, each at the mean of what its members want: pool adjacent violators.
+    blocks: list[list[float]] = []  # sum of (wanted - offset), count
+    for i, place in enumerate(wanted):
+        blocks.append([place - i * gap, 1])
+        while len(blocks) > 1 and blocks[-2][0] / blocks[-2][1] > blocks[-1][0] / blocks[-1][1]:
+            total, count = blocks.pop()
+            blocks[-1][0] += total
+            blocks[-1][1] += count
+    shifts = [total / count for total, count in blocks for _ in range(int(count))]
+    room = max(low, high - gap * (len(wanted) - 1))
+    return [min(max(shift, low), room) + i * gap for i, shift in enumerate(shifts)]

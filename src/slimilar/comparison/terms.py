@@ -1,0 +1,152 @@
+"""What is compared, and under which terms: the same for every criterion, and for every call that goes on."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, get_args
+
+import torch
+from torch import Tensor, nn
+
+from slimilar.amends import SUBSTITUTES
+from slimilar.criteria import facts
+from slimilar.data.source import Source
+from slimilar.errors import InvalidInput
+from slimilar.groups import Residual
+from slimilar.names import choose
+from slimilar.plan import parse_budget
+from slimilar.train import RECIPES, Recipe
+
+OWN = "own"
+_SAMPLED = 64  # pictures whose content stands for a dataset's
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """The network that is pruned, an input that it takes, and labelled pictures to train and to test on."""
+
+    model: nn.Module
+    example: Any
+    train: Source
+    test: Source
+    source: str | None = None  # the name of the network, as `slimilar.load` understands it
+
+
+Opener = Callable[[], Subject]
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What every criterion is given alike.
+
+    `substitutes` are those of `slimilar.prune`, or "own": what the criterion's paper does. `flops` are budgets as
+    `slimilar.prune` takes them. `pictures` for calibration are drawn from the training pictures, by seed. Criteria
+    with a training phase have it for `sparse_epochs` epochs; with `plain_epochs` the others train for as many
+    without any penalty, from the same start.
+    """
+
+    criteria: tuple[str, ...]
+    flops: tuple[str, ...]
+    substitutes: tuple[str, ...] = (OWN,)
+    seeds: tuple[int, ...] = (0,)
+    epochs: int = 1
+    recipe: Recipe = RECIPES["quick"]
+    sparse_epochs: int = 1
+    plain_epochs: bool = False
+    pictures: int = 512
+    residual: Residual = "inner"
+    keep: bool = False  # the networks, as files
+
+    def __post_init__(self) -> None:
+        for name in ("criteria", "flops", "substitutes", "seeds"):
+            given: Sequence[object] = getattr(self, name)
+            if not given or len(set(given)) != len(given):
+                raise InvalidInput(f"{name} must be one or more different ones, got {list(given)}")
+        for substitute in self.substitutes:
+            choose(substitute, (OWN, *SUBSTITUTES), "substitute")
+        for budget in self.flops:
+            parse_budget("flops", budget, 1)
+        for name in ("epochs", "sparse_epochs", "pictures"):
+            if getattr(self, name) < 0:
+                raise InvalidInput(f"{name} must not be negative, got {getattr(self, name)}")
+        choose(self.residual, get_args(Residual), "residual")
+        if min(self.seeds) < 0:
+            raise InvalidInput(f"seeds must not be negative, got {min(self.seeds)}")
+        self._check_needs()
+
+    def _check_needs(self) -> None:
+        for criterion in self.criteria:
+            needs = facts(criterion).needs
+            if needs == "training" and self.sparse_epochs == 0:
+                raise InvalidInput(
+                    f"criterion {criterion!r} needs a training phase, got sparse_epochs 0; give it at least 1"
+                )
+            if needs in ("pictures", "labels") and self.pictures == 0:
+                raise InvalidInput(
+                    f"criterion {criterion!r} looks at pictures, got pictures 0; 512 are usual"
+                )
+
+    def resolve(self, criterion: str) -> dict[str, bool]:
+        """Return the substitutes to try with a criterion, each once, and whether it is the criterion's own."""
+        own = facts(criterion).substitute
+        return {s: s == own for s in dict.fromkeys(own if s == OWN else s for s in self.substitutes)}
+
+
+def check(subject: Subject, terms: Terms) -> None:
+    """Refuse what could not be carried out, before any work starts."""
+    if min(len(subject.train), len(subject.test)) < 2:
+        counts = f"{len(subject.train)} and {len(subject.test)}"
+        raise InvalidInput(f"there must be pictures to train and to test on, got {counts}; check the data")
+    if terms.pictures > len(subject.train):
+        raise InvalidInput(
+            f"pictures must be at most the {len(subject.train)} training pictures, got {terms.pictures}"
+        )
+
+
+def fixed(subject: Subject, terms: Terms) -> dict[str, Any]:
+    """Return what may not change between calls, as JSON knows it; criteria, budgets and seeds may be added."""
+    found = {
+        "model": digest(subject.model),
+        "training pictures": sample_digest(subject.train),
+        "test pictures": sample_digest(subject.test),
+        "epochs": terms.epochs,
+        "recipe": {k: v for k, v in dataclasses.asdict(terms.recipe).items() if k != "epochs"},
+        "sparse epochs": terms.sparse_epochs,
+        "plain epochs": terms.plain_epochs,
+        "calibration pictures": terms.pictures,
+        "residual": terms.residual,
+    }
+    loaded: dict[str, Any] = json.loads(json.dumps(found))
+    return loaded
+
+
+def digest(model: nn.Module) -> str:
+    """Return a fingerprint of a network's class and weights."""
+    sha = hashlib.sha256(type(model).__qualname__.encode())
+    for name, tensor in model.state_dict().items():
+        sha.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        sha.update(_bytes(tensor))
+    return sha.hexdigest()[:16]
+
+
+def sample_digest(data: Source) -> str:
+    """Return how many pictures there are, and a fingerprint of some of them as the network sees them."""
+    images, labels = data.batch(torch.linspace(0, len(data) - 1, min(_SAMPLED, len(data))).long())
+    sha = hashlib.sha256(_bytes(images) + _bytes(labels.long()))
+    return f"{len(data)}, {sha.hexdigest()[:16]}"
+
+
+def _bytes(tensor: Tensor) -> bytes:
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def calibration(subject: Subject, terms: Terms, seed: int) -> tuple[Tensor, Tensor]:
+    """Return pictures without augmentation, and their labels, drawn from the training pictures by seed."""
+    generator = torch.Generator().manual_seed(seed)
+    chosen = torch.randperm(len(subject.train), generator=generator)[: terms.pictures]
+    images, labels = subject.train.batch(chosen)
+    return images.contiguous(), labels

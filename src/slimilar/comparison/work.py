@@ -1,0 +1,179 @@
+"""How each piece of work is done. All that passes from one to the next is in files of the folder."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+import shutil
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from slimilar.comparison.choices import decode, encode
+from slimilar.comparison.ledger import START, read_json, write_json
+from slimilar.comparison.rows import Baseline, Row
+from slimilar.comparison.tasks import PLAIN, Choice, Entry, Phase, Start, Task
+from slimilar.comparison.terms import Subject, Terms, calibration
+from slimilar.cost import count
+from slimilar.criteria import Criterion, facts, make, training_hooks
+from slimilar.prune import analyze, prune
+from slimilar.store import save
+from slimilar.train import LAST, Hooks, Settings, evaluate, train
+from slimilar.train.checkpoint import load_checkpoint, save_checkpoint
+
+PHASES, CHOICES, RUNS, MODELS = "phases", "choices", "runs", "models"
+MODEL = "model.safetensors"
+_SAVE_EVERY = 50  # steps of training that a kill may cost
+
+
+@dataclass(frozen=True, eq=False)
+class Bench:
+    """One process's place to work: the subject, the terms, the folder."""
+
+    subject: Subject
+    terms: Terms
+    folder: Path
+
+    def perform(self, task: Task) -> Row | None:
+        """Do a piece of work, or what is left of it; return a row where that is what it makes."""
+        if isinstance(task, Entry):
+            return self._entry(task)
+        if isinstance(task, Start):
+            self._start()
+        elif isinstance(task, Phase):
+            self._phase(task)
+        else:
+            self._choice(task)
+        return None
+
+    # --- what rows share --------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        if not (self.folder / START).exists():
+            cost = count(self.subject.model, self.subject.example)
+            score = evaluate(self.subject.model, self.subject.test)
+            found = Baseline(score.accuracy, cost.flops, cost.params, score.pictures)
+            write_json(self.folder / START, dataclasses.asdict(found))
+
+    def _phase(self, task: Phase) -> None:
+        place = self.folder / PHASES / task.key
+        if not (place / "score.json").exists():
+            model, seconds, resumed = self._trained(
+                self.subject.model, place, self.terms.sparse_epochs, task.seed, self._hooks(task)
+            )
+            save_checkpoint(place / MODEL, model.state_dict(), {})
+            score = {"accuracy": evaluate(model, self.subject.test).accuracy}
+            write_json(place / "score.json", {**score, "seconds": seconds, "resumed": resumed})
+
+    def _hooks(self, task: Phase) -> Hooks:
+        if task.criterion == PLAIN:
+            return Hooks()
+        return training_hooks(
+            task.criterion, self.subject.model, self.subject.example, flops=task.budget,
+            residual=self.terms.residual,
+        )  # fmt: skip
+
+    def _choice(self, task: Choice) -> None:
+        path = self._path(task)
+        if not path.exists():
+            began = time.perf_counter()
+            plan = analyze(
+                self._model(task.phase), self.subject.example, criterion=_made(task),
+                residual=self.terms.residual, seed=task.seed, **self._shown(task),
+            )  # fmt: skip
+            write_json(path, {**encode(plan), "seconds": time.perf_counter() - began})
+
+    def _shown(self, task: Choice) -> dict[str, Any]:
+        """Return what a criterion may look at: no more than it says it needs."""
+        needs = facts(task.criterion).needs
+        if needs not in ("pictures", "labels"):
+            return {}
+        images, labels = calibration(self.subject, self.terms, task.seed)
+        return {"calibration": images, **({"labels": labels} if needs == "labels" else {})}
+
+    def _path(self, task: Choice) -> Path:
+        return self.folder / CHOICES / f"{task.key}.json"
+
+    def _model(self, phase: Phase | None) -> nn.Module:
+        """Return the network that is pruned: the common start, or what a training phase made of it."""
+        if phase is None:
+            return self.subject.model
+        model = copy.deepcopy(self.subject.model)
+        model.load_state_dict(load_checkpoint(self.folder / PHASES / phase.key / MODEL)[0])
+        return model.eval()
+
+    # --- a row ------------------------------------------------------------------------------------------------
+
+    def _entry(self, task: Entry) -> Row:
+        began, terms = time.perf_counter(), self.terms
+        chosen = read_json(self._path(task.choice))
+        fit = task.substitute in ("linear", "auto") and terms.pictures > 0
+        result = prune(
+            self._model(task.choice.phase), self.subject.example, flops=task.budget, criterion=decode(chosen),
+            substitute=task.substitute, residual=terms.residual, seed=task.seed,
+            calibration=calibration(self.subject, terms, task.seed)[0] if fit else None,
+        )  # fmt: skip
+        pruned_in = time.perf_counter() - began
+        start, cut = Baseline(**read_json(self.folder / START)), result.cut
+        row = Row(
+            task.key, task.criterion, task.substitute, task.own, task.budget, task.seed,
+            cut.flops, cut.flops / start.flops, cut.params, cut.params / start.params,
+            before=start.accuracy, pruned=evaluate(result.model, self.subject.test).accuracy,
+            choose_seconds=chosen["seconds"], prune_seconds=pruned_in, **self._prepared(task.choice.phase),
+        )  # fmt: skip
+        row, model = self._tuned(row, result.model) if terms.epochs else (row, result.model)
+        if terms.keep:
+            save(model, self.folder / MODELS / f"{row.key}.safetensors", source=self.subject.source)
+        return row
+
+    def _prepared(self, phase: Phase | None) -> dict[str, Any]:
+        if phase is None:
+            return {}
+        score = read_json(self.folder / PHASES / phase.key / "score.json")
+        return {
+            "prepared": score["accuracy"],
+            "prepare_seconds": score["seconds"],
+            "extra_epochs": self.terms.sparse_epochs,
+            "resumed": score["resumed"],
+        }
+
+    def _tuned(self, row: Row, model: nn.Module) -> tuple[Row, nn.Module]:
+        place = self.folder / RUNS / row.key
+        trained, seconds, resumed = self._trained(model, place, self.terms.epochs, row.seed)
+        accuracy = evaluate(trained, self.subject.test).accuracy
+        told: dict[str, Any] = {
+            "epochs": self.terms.epochs,
+            "train_seconds": seconds,
+            "resumed": row.resumed or resumed,
+        }
+        return dataclasses.replace(row, tuned=accuracy, **told), trained
+
+    def _trained(
+        self, model: nn.Module, place: Path, epochs: int, seed: int, hooks: Hooks = Hooks()  # noqa: B008 (frozen)
+    ) -> tuple[nn.Module, float, bool]:  # fmt: skip
+        """Train, or go on training, without a look at the test pictures; return the seconds since it went on, too."""
+        began, resumed = time.perf_counter(), (place / LAST).exists()
+        recipe = dataclasses.replace(self.terms.recipe, epochs=epochs)
+        settings = Settings(seed=seed, save_every=_SAVE_EVERY, tensorboard=False)
+        done = train(
+            model, self.subject.train, recipe, folder=place, resume=True, hooks=hooks, settings=settings
+        )
+        return done.model, time.perf_counter() - began, resumed
+
+
+def _made(task: Choice) -> Criterion:
+    """Return a criterion that draws its lots by the seed, and takes it from us that it had its training."""
+    found: Any = make(task.criterion)
+    known = {"seed": task.seed, "trained": task.phase is not None}
+    fields = {f.name for f in dataclasses.fields(found)} if dataclasses.is_dataclass(found) else set()
+    told = {name: value for name, value in known.items() if name in fields}
+    chosen: Criterion = dataclasses.replace(found, **told) if told else found
+    return chosen
+
+
+def tidy(folder: Path, row: Row) -> None:
+    """Remove what is left of a fine-tuning whose row is written."""
+    shutil.rmtree(folder / RUNS / row.key, ignore_errors=True)
