@@ -5,17 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from scipy.optimize import minimize
 from torch import nn
 
 import slimilar
 from _digits import digits, network
-from slimilar.criteria import Slimming, available, facts, training_hooks
+from slimilar.criteria import Slimming, StructuredSparsity, available, facts, training_hooks
 from slimilar.errors import InvalidInput
 from slimilar.models import ResNet
 from slimilar.train import Recipe, train
 
 X = torch.zeros(1, 1, 8, 8)
-SHORT = Recipe(epochs=2, batch_size=64, lr=0.02)
+SHORT = Recipe(epochs=1, batch_size=32, lr=0.02)
 
 
 def filter_norms(conv: nn.Module) -> np.ndarray:
@@ -59,7 +60,7 @@ def test_slimming_spares_scales_that_cannot_leave() -> None:
 
 
 def test_slimming_makes_scales_small_and_is_pruned_by_quantile() -> None:
-    data = digits(0, 512)
+    data = digits(0, 256)
     plain = train(network(), data, SHORT).model
     with pytest.raises(InvalidInput, match="nothing says that this model had it"):
         slimilar.prune(plain, X, quantile=0.5, criterion="slimming")
@@ -105,3 +106,71 @@ def test_soft_takes_the_counts_of_the_pruning_to_come() -> None:
         zero = np.flatnonzero(filter_norms(conv) == 0)  # type: ignore[arg-type]
         assert set(range(len(filter_norms(conv)))) - set(zero) == set(result.kept[name])  # type: ignore[arg-type]
     assert 0.45 < result.cut.flops / result.cut.before.flops <= 0.5
+
+
+# --- structured sparsity --------------------------------------------------------------------------------------------
+
+
+def penalised(point: np.ndarray, start: np.ndarray, amount: float, axes: tuple[int, ...]) -> float:
+    """Return what a proximal step minimises: nearness to the start, and the norms of rows (0) or columns (1)."""
+    matrix = point.reshape(start.shape)
+    norms = sum(np.linalg.norm(matrix, axis=1 - axis).sum() for axis in axes)
+    return float(((matrix - start) ** 2).sum() / 2 + amount * norms)
+
+
+def pair(first: np.ndarray, second: np.ndarray) -> nn.Sequential:
+    """Return two linear layers: what the first writes, the second reads."""
+    net = nn.Sequential(nn.Linear(*first.shape[::-1]), nn.ReLU(), nn.Linear(*second.shape[::-1])).double()
+    net[0].weight.data, net[2].weight.data = torch.from_numpy(first), torch.from_numpy(second)
+    return net
+
+
+def test_the_proximal_step_is_the_minimiser_and_makes_exact_zeros() -> None:
+    random = np.random.default_rng(0)
+    first, second = random.normal(size=(4, 3)), random.normal(size=(2, 4))
+    first[1] *= 0.1
+    second[:, 2] *= 0.1
+    net = pair(first.copy(), second.copy())
+    hooks = training_hooks(StructuredSparsity(strength=2.0), net, torch.zeros(1, 3, dtype=torch.float64))
+    hooks.after_step(net, 0.2)  # type: ignore[misc]
+    options = {"xatol": 1e-9, "fatol": 1e-13, "maxiter": 2000}
+    found = [*net[0].weight.detach().numpy(), *net[2].weight.detach().numpy().T]
+    for got, start in zip(found, [*first, *second.T], strict=True):
+        best = minimize(penalised, start, (start[None], 0.4, (0,)), method="Nelder-Mead", options=options)
+        assert penalised(got, start[None], 0.4, (0,)) <= best.fun + 1e-9
+        assert got == pytest.approx(best.x, abs=1e-4)
+    assert (net[0].weight[1] == 0).all()
+    assert (net[2].weight[:, 2] == 0).all()
+    assert int((net[0].weight == 0).sum()) == 3
+
+
+def test_filters_then_channels_are_the_step_of_their_sum_to_second_order() -> None:
+    start = np.array([[1.0, -0.6], [0.4, 0.9]])
+    net = nn.Sequential(nn.Linear(1, 2), nn.ReLU(), nn.Linear(2, 2), nn.ReLU(), nn.Linear(2, 1)).double()
+    gaps = []
+    for amount in (0.02, 0.01):
+        net[2].weight.data = torch.from_numpy(start.copy())
+        hooks = training_hooks(StructuredSparsity(strength=1.0), net, torch.zeros(1, 1, dtype=torch.float64))
+        hooks.after_step(net, amount)  # type: ignore[misc]
+        best = minimize(
+            penalised, start.ravel(), (start, amount, (0, 1)), method="BFGS", options={"gtol": 1e-10}
+        )
+        gaps.append(float(np.linalg.norm(net[2].weight.detach().numpy() - best.x.reshape(2, 2))))
+    assert gaps[0] < 0.02**2
+    assert gaps[1] < gaps[0] / 3
+
+
+def test_units_that_training_made_zero_leave_first_and_change_nothing() -> None:
+    data, lasso = digits(0, 256), StructuredSparsity(strength=1.5)
+    model = train(network(), data, SHORT, hooks=training_hooks(lasso, network(), X)).model
+    silent = {
+        "0": (filter_norms(model[0]) == 0) | (model[4].weight == 0).all(3).all(2).all(0).numpy(),
+        "4": (filter_norms(model[4]) == 0) | (model[10].weight == 0).reshape(10, 16, 4).all(2).all(0).numpy(),
+    }
+    assert sum(s.sum() for s in silent.values()) > 2
+    result = slimilar.prune(model, X, threshold=1e-6, criterion="structured-sparsity", substitute="mean")
+    for name, zero in silent.items():
+        assert result.kept[name] == tuple(np.flatnonzero(~zero)) or zero.all()
+    images = data.tensor()[:64]
+    with torch.no_grad():
+        assert torch.allclose(result.model(images), model(images), atol=1e-4)

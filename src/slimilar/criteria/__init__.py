@@ -14,6 +14,7 @@ from slimilar.criteria.similarity import Similarity
 from slimilar.criteria.slimming import Slimming
 from slimilar.criteria.soft import Soft
 from slimilar.criteria.span import Span
+from slimilar.criteria.sparsity import StructuredSparsity
 from slimilar.criteria.taylor import Taylor
 from slimilar.criteria.training import training_hooks
 from slimilar.names import choose
@@ -30,6 +31,7 @@ __all__ = [
     "Slimming",
     "Soft",
     "Span",
+    "StructuredSparsity",
     "Taylor",
     "Weights",
     "available",
@@ -64,6 +66,7 @@ _KNOWN: dict[str, _Entry] = {
         ),
     ),
     "slimming": _entry(Slimming),
+    "structured-sparsity": _entry(StructuredSparsity),
     "duplicates": _entry(Duplicates),
     "geometric-median": _entry(GeometricMedian),
     "soft": _entry(Soft),

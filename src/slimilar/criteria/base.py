@@ -159,8 +159,13 @@ def by_share(order: Ints, turn: int) -> RemovalOrder:
     >>> by_share(np.array([2, 0, 1, 3]), turn=1).steps(0.5)
     2
     """
-    heights = (np.arange(len(order)) + turn * _GOLDEN % 1) / max(1, len(order))
-    return RemovalOrder(order, heights, np.full(len(order), NOBODY))
+    return RemovalOrder(order, staggered(len(order), turn), np.full(len(order), NOBODY))
+
+
+def staggered(count: int, turn: int) -> Floats:
+    """Return `count` numbers from 0 to 1, evenly spaced, that differ from turn to turn."""
+    found: Floats = (np.arange(count) + turn * _GOLDEN % 1) / max(1, count)
+    return found
 
 
 def by_rank(scores: Sequence[Floats | str], groups: Sequence[ChannelGroup]) -> list[RemovalOrder | str]:

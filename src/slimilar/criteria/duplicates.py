@@ -44,7 +44,7 @@ class Duplicates:
 
 
 def _order(group: ChannelGroup, weights: Weights) -> RemovalOrder | str:
-    if not written_by_filters(group, weights):
+    if not written_by_filters(group):
         return "not written by filters: there are no duplicates to look for"
     units = free_units(group)
     points = description(group, weights)[torch.from_numpy(units)]

@@ -28,9 +28,14 @@ def filter_members(group: ChannelGroup) -> list[Member]:
     return [m for m in group.members if m.tensor in names and (m.tensor, m.axis) not in read]
 
 
-def written_by_filters(group: ChannelGroup, weights: Weights) -> bool:
-    """Tell whether a group is written by filters; a batch norm that selects from a stream has scales alone."""
-    return any(weights.tensors[m.tensor].ndim > 1 for m in filter_members(group))
+def is_scale(member: Member, group: ChannelGroup) -> bool:
+    """Tell whether a member is the scale of a batch norm: that is what 'writes' channels selected from a stream."""
+    return any(member.tensor == norm.weight for norm in group.batch_norms)
+
+
+def written_by_filters(group: ChannelGroup) -> bool:
+    """Tell whether a group is written by filters."""
+    return any(not is_scale(m, group) for m in filter_members(group))
 
 
 def kernel_members(group: ChannelGroup) -> list[Member]:

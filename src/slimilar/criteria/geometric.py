@@ -36,7 +36,7 @@ class GeometricMedian:
 
 
 def _order(turn: int, group: ChannelGroup, weights: Weights) -> RemovalOrder | str:
-    if not written_by_filters(group, weights):
+    if not written_by_filters(group):
         return "not written by filters: there is no geometric median"
     held = filters(group, weights)
     units = free_units(group)
