@@ -76,6 +76,7 @@ class Bench:
     ledger: Ledger
     data: Path | None
     seed: int = 0
+    work: Path = Path("runs/experiments")  # for work that experiments share, and that they go on with
     opened: dict[str, Network] = field(default_factory=dict)
 
     def network(self, name: str) -> Network:
@@ -131,14 +132,23 @@ def _open(name: str, scale: Scale, data: Path | None, seed: int) -> Network:
 def _imagenet(
     name: str, model: nn.Module, scale: Scale, data: Path, seed: int, normalisation: Any
 ) -> Network:
-    """Return a network with the sample of three validation pictures a class: the first to calibrate, others to test."""
-    files = image_folder(data / "imagenet", normalisation=normalisation, workers=0)
-    first = torch.cat([torch.ones(1, dtype=torch.bool), files.labels[1:] != files.labels[:-1]])
-    seen, unseen = _chosen(files, first.nonzero()[:, 0]), _chosen(files, (~first).nonzero()[:, 0])
-    order = torch.randperm(len(seen), generator=torch.Generator().manual_seed(seed))[: scale.calibration]
-    return Network(
-        name, model, None, _some(unseen, scale.test, seed), seen.batch(order)[0].contiguous(), "imagenet"
-    )
+    """Return a network with ImageNet: whole (folders train and val), or a sample with folders of classes alone.
+
+    A sample has no training pictures; the first of each class is for calibration, the others are for testing.
+    """
+    root = data / "imagenet"
+    train: PictureFiles | None = None
+    if (root / "train").is_dir():
+        train = image_folder(root / "train", normalisation=normalisation)
+        unseen = image_folder(root / "val", classes=train.class_names, normalisation=normalisation)
+        seen = train = _some(train, scale.train, seed)
+    else:
+        files = image_folder(root, normalisation=normalisation, workers=0)
+        first = torch.cat([torch.ones(1, dtype=torch.bool), files.labels[1:] != files.labels[:-1]])
+        seen, unseen = (_chosen(files, places.nonzero()[:, 0]) for places in (first, ~first))
+    pictures = _some(seen, scale.calibration, seed)
+    shown = pictures.batch(torch.arange(len(pictures)))[0].contiguous()
+    return Network(name, model, train, _some(unseen, scale.test, seed), shown, "imagenet")
 
 
 def _chosen(files: PictureFiles, places: Tensor) -> PictureFiles:

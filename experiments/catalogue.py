@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from experiments.ledger import Ledger
 
 RESULTS = Path(__file__).parent / "results"
+RUNS = Path("runs/experiments")
 TITLES = {
     "table1a": "Table 1 (a): accuracy and FLOPs on CIFAR, ours against NS, SSL, RDF, PFGM, SFP",
     "table1b": "Table 1 (b): ResNet-50 on ImageNet, ours against TN, NS, CP, PFGM, SFP",
@@ -50,7 +51,8 @@ def reproduce(
     place = data if data is not None else os.environ.get("SLIMILAR_DATA")
     folder = Path(out).expanduser() / name
     ledger = Ledger(folder / f"{scale}.json", _header(name, scale, seed, asdict(chosen), asdict(settings)))
-    bench = Bench(chosen, settings, ledger, None if place is None else Path(place).expanduser(), seed)
+    found = None if place is None else Path(place).expanduser()
+    bench = Bench(chosen, settings, ledger, found, seed, RUNS / scale)
     module.run(bench)
     return write(name, ledger, folder / scale)
 

@@ -48,7 +48,9 @@ class Ledger:
             return known
         start = time.perf_counter()
         values = compute()
-        row = json.loads(json.dumps({**key, **values, "seconds": round(time.perf_counter() - start, 2)}))
+        # A row that was made elsewhere brings its own time.
+        took = values.get("seconds", round(time.perf_counter() - start, 2))
+        row = json.loads(json.dumps({**key, **values, "seconds": took}))
         self.rows.append(row)
         self.write()
         print({k: v for k, v in row.items() if not isinstance(v, list | dict)}, flush=True)

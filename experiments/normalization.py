@@ -35,7 +35,7 @@ class Settings:
 
 SETTINGS = {
     "paper": Settings("vgg16-cifar10-full", (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8), ("none",), 0.25),
-    "small": Settings("vgg16-cifar10", (0.3, 0.5, 0.7), ("none", "linear"), 0.25),
+    "small": Settings("vgg16-cifar10", (0.3, 0.6), ("none", "linear"), 0.25),
     "tiny": Settings("demo", (0.3, 0.6), ("none", "linear"), 0.25),
 }
 BINS = 60

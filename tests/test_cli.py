@@ -35,6 +35,7 @@ COMMANDS = [
     "bench",
     "compare",
     "criteria",
+    "reproduce",
     "export",
     "inspect",
 ]

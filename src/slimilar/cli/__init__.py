@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from slimilar._version import __version__
-from slimilar.cli import analysis, comparing, demo, learning, measuring, pruning, storing
+from slimilar.cli import analysis, comparing, demo, learning, measuring, pruning, reproduce, storing
 from slimilar.cli.guard import Debugging, complain, guarded
 
 __all__ = ["app", "main"]
@@ -33,7 +33,7 @@ _PANELS: dict[str, list[Callable[..., None]]] = {
     "Start here": [demo.demo],
     "Prune": [analysis.analyze, analysis.explore, pruning.prune],
     "Train and measure": [learning.train, learning.finetune, learning.evaluate, measuring.bench],
-    "Compare": [comparing.compare, comparing.criteria],
+    "Compare": [comparing.compare, comparing.criteria, reproduce.reproduce],
     "Files": [storing.export, storing.inspect],
 }
 for panel, commands in _PANELS.items():

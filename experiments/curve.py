@@ -1,0 +1,101 @@
+"""Accuracy against the share of pruned FLOPs: all methods, each as its paper has it and with our substitution."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from experiments.bench import LABELS, Bench
+from experiments.figures import COLOURS, GREY, canvas, label_ends
+from experiments.ledger import Ledger
+from experiments.methods import compared
+from experiments.tables import percent
+from experiments.tables import table as markdown
+
+
+@dataclass(frozen=True)
+class Settings:
+    """`budgets` are shares of FLOPs that are left."""
+
+    networks: tuple[str, ...]
+    methods: tuple[str, ...]
+    budgets: tuple[str, ...]
+    sparse_epochs: int
+
+
+ALL = ("Ours", "NS", "SSL", "RDF", "PFGM", "SFP")
+SETTINGS = {
+    "paper": Settings(
+        ("vgg16-cifar10-full", "preresnet110-cifar10", "vgg16-cifar100-full", "preresnet110-cifar100"),
+        ALL, ("0.8", "0.7", "0.6", "0.5", "0.4", "0.3", "0.2"), 60,
+    ),
+    "small": Settings(("resnet20-cifar10",), ALL, ("0.7", "0.5", "0.35"), 2),
+    "tiny": Settings(("demo",), ("Ours", "PFGM"), ("0.7", "0.4"), 1),
+}  # fmt: skip
+
+
+def run(bench: Bench) -> None:
+    """Compare all methods at all budgets on every network."""
+    settings = bench.settings
+    for name in settings.networks:
+        compared(bench, name, settings.methods, settings.budgets, settings.sparse_epochs)
+
+
+def table(ledger: Ledger) -> str:
+    """Return accuracies, a line for every method."""
+    settings = ledger.header["settings"]["experiment"]
+    parts = []
+    for network in settings["networks"]:
+        base = ledger.find(network=network, method="base") or {}
+        rows = [
+            [method if own else f"{method} + substitution", *_cells(ledger, network, method, own, settings["budgets"])]
+            for method in settings["methods"] for own in (True, False)
+        ]  # fmt: skip
+        head = ["method", *(f"{100 * float(b):.0f} % of FLOPs left" for b in settings["budgets"])]
+        unpruned = f"Unpruned: {base['accuracy']:.2f} % of {base['pictures']} test pictures"
+        parts += [f"{LABELS[network]}. {unpruned}. In brackets: before fine-tuning.", markdown(head, rows)]
+    return "\n\n".join(parts)
+
+
+def _cells(ledger: Ledger, network: str, method: str, own: bool, budgets: list[str]) -> list[str | None]:
+    found = [ledger.find(network=network, method=method, own=own, budget=b) for b in budgets]
+    return [
+        None if r is None or r["accuracy"] is None else f"{percent(r['accuracy'])} ({r['before']:.1f})" for r in found
+    ]  # fmt: skip
+
+
+def figures(ledger: Ledger) -> dict[str, Any]:
+    """Draw a curve for every method; on the right the same with our substitution."""
+    settings = ledger.header["settings"]["experiment"]
+    return {
+        ("" if i == 0 else name): _figure(ledger, settings, name)
+        for i, name in enumerate(settings["networks"])
+    }
+
+
+def _figure(ledger: Ledger, settings: dict[str, Any], network: str) -> Any:
+    base = (ledger.find(network=network, method="base") or {})["accuracy"]
+    figure, axes = canvas(1, 2, width=8.4, height=3.4, sharey=True)
+    for axis, own, title in (
+        (axes[0, 0], True, "each in its own way"),
+        (axes[0, 1], False, "with our substitution"),
+    ):
+        ends = {}
+        for method in reversed(settings["methods"]):
+            rows = [
+                r for r in ledger.all(network=network, method=method, own=own) if r["accuracy"] is not None
+            ]
+            rows.sort(key=lambda r: r["pruned"])
+            if not rows:
+                continue
+            x, y = [0, *(r["pruned"] for r in rows)], [base, *(r["accuracy"] for r in rows)]
+            axis.plot(x, y, color=COLOURS[method], lw=2.2 if method == "Ours" else 1.3, marker="o", ms=3.5)
+            ends[method] = (max(x) + 1.5, y[-1], COLOURS[method])
+        low, high = axis.get_ylim()
+        label_ends(axis, ends, gap=0.055 * (high - low))
+        axis.set_title(f"{title}, then fine-tuning")
+        axis.set_xlabel("FLOPs pruned in %")
+        axis.axhline(base, color=GREY, lw=0.8, ls=":")
+    axes[0, 0].set_ylabel("test accuracy in %")
+    figure.suptitle(LABELS[network], fontsize=9, color=GREY, x=0.99, ha="right")
+    return figure

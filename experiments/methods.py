@@ -1,0 +1,116 @@
+"""The paper's method and its rivals on one network: same start, same budget, same fine-tuning."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from experiments.bench import Bench
+from slimilar.comparison import OWN, Event, Row, Subject, Terms, compare
+from slimilar.comparison.choices import decode
+from slimilar.comparison.ledger import read_json
+from slimilar.comparison.tasks import Choice, Phase, needed
+from slimilar.comparison.work import CHOICES
+from slimilar.comparison.work import Bench as Desk
+from slimilar.criteria import Criterion, facts
+
+# The names of the paper's tables
+CRITERIA = {
+    "Ours": "similarity",
+    "NS": "slimming",
+    "SSL": "structured-sparsity",
+    "RDF": "duplicates",
+    "PFGM": "geometric-median",
+    "SFP": "soft",
+    "TN": "thinet",
+    "CP": "channel-lasso",
+}
+TAGS = {criterion: tag for tag, criterion in CRITERIA.items()}
+LINEAR = "linear"  # our substitution: readers are fitted to unlabelled pictures before the fine-tuning
+
+
+def compared(
+    bench: Bench, name: str, methods: Sequence[str], budgets: Sequence[str], sparse_epochs: int
+) -> None:
+    """Enter a row for every method, budget, and for what its own paper does as well as for our substitution."""
+    bench.base(name)
+    if all(_known(bench, name, m, b, s) for m in methods for b in budgets for s in _substitutes(m)):
+        return
+    for substitutes in ((OWN,), (OWN, LINEAR)):  # the paper's rows first, in case there is no time for more
+        terms = _terms(bench, name, methods, budgets, substitutes, sparse_epochs)
+        found = compare(_subject(bench, name), terms, bench.work / name, progress=_tell)
+        for row in found.rows:
+            method = TAGS[row.criterion]
+            if method in methods and row.budget in budgets:
+                _enter(bench, name, method, row)
+
+
+def chosen(bench: Bench, name: str, method: str, sparse_epochs: int) -> Criterion:
+    """Return a method's choice of channels on a network, after its training phase where it has one.
+
+    The work is shared with `compared`: what one of them has done, the other finds.
+    """
+    criterion = CRITERIA[method]
+    phase = Phase(criterion, bench.seed) if facts(criterion).needs == "training" else None
+    choice = Choice(criterion, bench.seed, phase)
+    terms = _terms(bench, name, [method], ["0.5"], (OWN,), sparse_epochs)
+    desk = Desk(_subject(bench, name), terms, bench.work / name)
+    for task in (*needed(choice), choice):
+        desk.perform(task)
+    return decode(read_json(bench.work / name / CHOICES / f"{choice.key}.json"))
+
+
+def _subject(bench: Bench, name: str) -> Subject:
+    network = bench.network(name)
+    assert network.train is not None, f"{name} has no training pictures at this scale"
+    return Subject(network.model, network.example, network.train, network.test)
+
+
+def _terms(
+    bench: Bench,
+    name: str,
+    methods: Sequence[str],
+    budgets: Sequence[str],
+    substitutes: tuple[str, ...],
+    sparse_epochs: int,
+) -> Terms:
+    network = bench.network(name)
+    recipe = bench.scale.recipe(network.kind)
+    return Terms(
+        tuple(CRITERIA[m] for m in methods), tuple(budgets), substitutes, (bench.seed,), recipe.epochs, recipe,
+        sparse_epochs, pictures=len(network.pictures), residual=network.residual,
+    )  # fmt: skip
+
+
+def _tell(event: Event) -> None:
+    print(f"{event.done}/{event.total} {event.title}", flush=True)
+
+
+def _substitutes(method: str) -> set[str]:
+    return {facts(CRITERIA[method]).substitute, LINEAR}
+
+
+def _known(bench: Bench, network: str, method: str, budget: str, substitute: str) -> bool:
+    return bench.ledger.find(network=network, method=method, budget=budget, substitute=substitute) is not None
+
+
+def _enter(bench: Bench, network: str, method: str, row: Row) -> None:
+    key = {"network": network, "method": method, "budget": row.budget, "substitute": row.substitute}
+    seconds = {
+        name: round(getattr(row, f"{name}_seconds"), 1) for name in ("prepare", "choose", "prune", "train")
+    }
+    values = {
+        "own": row.own,
+        "flops": row.flops,
+        "pruned": None if row.flops_share is None else round(100 * (1 - row.flops_share), 2),
+        "before": _percent(row.pruned),
+        "prepared": _percent(row.prepared),
+        "accuracy": _percent(row.final),
+        "error": row.error,
+        "took": seconds,  # a training before pruning is shared by the rows of a method
+        "seconds": round(sum(v for k, v in seconds.items() if k != "prepare" or row.own), 1),
+    }
+    bench.ledger.row(key, lambda: values)
+
+
+def _percent(share: float | None) -> float | None:
+    return None if share is None else round(100 * share, 2)

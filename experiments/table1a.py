@@ -1,0 +1,175 @@
+"""Table 1 (a): accuracy and FLOPs on CIFAR; all methods are brought to the FLOPs of the paper's own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import slimilar
+from experiments.bench import LABELS, Bench
+from experiments.figures import COLOURS, GREY, canvas
+from experiments.ledger import Ledger
+from experiments.methods import compared
+from experiments.paper import PROPERTIES, TABLE_1A
+from experiments.paper import Row as Printed
+from experiments.tables import percent, tick
+from experiments.tables import table as markdown
+
+
+@dataclass(frozen=True)
+class Block:
+    """A network here, the one of the paper that it stands for, and the methods that are compared on it."""
+
+    network: str
+    dataset: str
+    stands_for: str
+    methods: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """`sparse_epochs` is the training before pruning of methods that have one (NS, SSL, SFP)."""
+
+    blocks: tuple[Block, ...]
+    sparse_epochs: int
+
+
+ALL = ("Ours", "NS", "SSL", "RDF", "PFGM", "SFP")
+SETTINGS = {
+    "paper": Settings(
+        (
+            Block("vgg16-cifar10-full", "CIFAR-10", "VGG-16", ALL),
+            Block("preresnet110-cifar10", "CIFAR-10", "ResNet-110", ALL),
+            Block("vgg16-cifar100-full", "CIFAR-100", "VGG-16", ALL),
+            Block("preresnet110-cifar100", "CIFAR-100", "ResNet-110", ALL),
+        ),
+        60,
+    ),
+    "small": Settings(
+        (
+            Block("vgg16-cifar10", "CIFAR-10", "VGG-16", ("Ours", "NS", "SSL", "RDF")),
+            Block("resnet56-cifar100", "CIFAR-100", "ResNet-110", ("Ours", "NS", "SSL", "RDF")),
+            Block("preresnet20-cifar10", "CIFAR-10", "ResNet-110", ("Ours", "NS", "PFGM", "SFP")),
+        ),
+        2,
+    ),
+    "tiny": Settings((Block("demo", "CIFAR-10", "VGG-16", ("Ours", "NS", "RDF")),), 1),
+}
+
+
+def printed(dataset: str, stands_for: str, method: str) -> Printed | None:
+    """Return the paper's line, if it has one."""
+    return next(
+        (r for r in TABLE_1A if (r.dataset, r.network, r.method) == (dataset, stands_for, method)), None
+    )
+
+
+def budget(dataset: str, stands_for: str) -> str:
+    """Return the share of FLOPs that the paper's own method leaves; everybody has to meet it.
+
+    >>> budget("CIFAR-10", "VGG-16")
+    '0.2906'
+    """
+    row = printed(dataset, stands_for, "Ours")
+    assert row is not None
+    assert row.pruned is not None
+    return f"{1 - row.pruned / 100:.4f}"
+
+
+def run(bench: Bench) -> None:
+    """Compare the methods on every network, and see where the paper's threshold leads."""
+    for block in bench.settings.blocks:
+        where = {"network": block.network, "what": "threshold"}
+        bench.ledger.row(where, lambda b=block: _at_threshold(bench, b))
+        share = budget(block.dataset, block.stands_for)
+        compared(bench, block.network, block.methods, [share], bench.settings.sparse_epochs)
+
+
+def _at_threshold(bench: Bench, block: Block) -> dict[str, Any]:
+    network, row = bench.network(block.network), printed(block.dataset, block.stands_for, "Ours")
+    assert row is not None
+    plan = slimilar.analyze(network.model, network.example, criterion="similarity", residual=network.residual)
+    cut = plan.at(row.threshold)
+    pruned = round(100 * (1 - cut.flops / cut.before.flops), 2)
+    return {"threshold": row.threshold, "flops": cut.before.flops, "pruned": pruned}
+
+
+def table(ledger: Ledger) -> str:
+    """Return the paper's columns for every network, with the paper's numbers behind ours."""
+    head = ["Dataset", "Model", "Automatic", "Pre-train", "before fine-tuning", "Accuracy", "FLOPs", "Pruned",
+            "paper: Accuracy", "paper: FLOPs", "paper: Pruned"]  # fmt: skip
+    rows, notes = [], []
+    for block in ledger.header["settings"]["experiment"]["blocks"]:
+        base = ledger.find(network=block["network"], method="base")
+        at = ledger.find(network=block["network"], what="threshold")
+        if base is None or at is None:
+            continue
+        rows.append(_base(block, base, at))
+        for method in block["methods"]:
+            rows += [_line(block, method, r) for r in ledger.all(network=block["network"], method=method)]
+        notes.append(
+            f"{LABELS[block['network']]}, for the paper's {block['stands_for']}: {base['pictures']} test pictures; the "
+            f"paper's t = {at['threshold']:g} prunes {at['pruned']:.2f} % of FLOPs here."
+        )
+    words = (
+        "All methods of a block are brought to the same FLOPs: the share that the paper prints for its own method. "
+        "`+ substitution` lines are the same choice of channels with our linear substitute, fitted to unlabelled "
+        "training pictures, before the same fine-tuning. NS, SSL and SFP have a training phase before pruning, which "
+        "the others do not have."
+    )
+    return "\n\n".join([markdown(head, rows), words, "\n".join(f"- {note}" for note in notes)])
+
+
+def _base(block: dict[str, Any], base: dict[str, Any], at: dict[str, Any]) -> list[object]:
+    paper = printed(block["dataset"], block["stands_for"], "Base")
+    theirs = [None] * 3 if paper is None else [percent(paper.accuracy), f"{paper.flops:.2f} M", None]
+    name = f"**{LABELS[block['network']].split(',')[0]} Base**"
+    flops = f"{at['flops'] / 1e6:.2f} M"
+    return [block["dataset"], name, None, None, None, percent(base["accuracy"]), flops, None, *theirs]
+
+
+def _line(block: dict[str, Any], method: str, row: dict[str, Any]) -> list[object]:
+    paper = printed(block["dataset"], block["stands_for"], method) if row["own"] else None
+    theirs: list[object] = [None] * 3
+    if paper is not None:
+        theirs = [percent(paper.accuracy), f"{paper.flops:.2f} M", percent(paper.pruned)]
+    automatic, pretrained = PROPERTIES[method]
+    name = method if row["own"] else f"{method} + substitution"
+    if row["error"]:
+        return ["", name, tick(automatic), tick(pretrained), row["error"], None, None, None, *theirs]
+    return ["", name, tick(automatic), tick(pretrained), percent(row["before"]), percent(row["accuracy"]),
+            f"{row['flops'] / 1e6:.2f} M", percent(row["pruned"]), *theirs]  # fmt: skip
+
+
+def figures(ledger: Ledger) -> dict[str, Any]:
+    """Draw every method's accuracy, as the paper has it and with our substitution."""
+    settings = ledger.header["settings"]["experiment"]
+    blocks = [b for b in settings["blocks"] if ledger.all(network=b["network"], method=b["methods"][0])]
+    figure, axes = canvas(1, max(1, len(blocks)), width=2.7 * max(1, len(blocks)) + 0.4, height=2.9)
+    for axis, block in zip(axes[0], blocks, strict=False):
+        base = ledger.find(network=block["network"], method="base") or {}
+        for place, method in enumerate(reversed(block["methods"])):
+            rows = {
+                r["own"]: r for r in ledger.all(network=block["network"], method=method) if r["error"] is None
+            }
+            ends = [rows[own]["accuracy"] for own in (True, False) if own in rows]
+            axis.plot(ends, [place] * len(ends), color="#CCCCCC", lw=2, zorder=1)
+            for own, style in ((True, "white"), (False, COLOURS[method])):
+                if own in rows:
+                    axis.scatter(
+                        rows[own]["accuracy"],
+                        place,
+                        s=42,
+                        color=style,
+                        edgecolor=COLOURS[method],
+                        zorder=2,
+                        lw=1.5,
+                    )
+        axis.axvline(base["accuracy"], color=GREY, lw=0.8, ls=":")
+        axis.set_yticks(range(len(block["methods"])), list(reversed(block["methods"])))
+        axis.set_ylim(-0.6, len(block["methods"]) - 0.4)
+        axis.set_title(LABELS[block["network"]].replace(", ", "\n"))
+        axis.set_xlabel("test accuracy in %")
+    figure.suptitle("hollow: the method's own way · filled: with our substitution · dotted: unpruned", fontsize=8,
+                    color=GREY, x=0.01, ha="left")  # fmt: skip
+    return {"": figure}

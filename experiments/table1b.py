@@ -1,0 +1,158 @@
+"""Table 1 (b): ResNet-50 on ImageNet, all methods at the FLOPs of the paper's own.
+
+With ImageNet's training pictures the methods train and fine-tune as the paper says. With a sample alone there is
+no training at all: NS and SFP then rank the scales and filters that they find, without their training phase.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import slimilar
+from experiments.bench import LABELS, Bench, Network
+from experiments.figures import COLOURS, GREY, canvas
+from experiments.ledger import Ledger
+from experiments.methods import CRITERIA, LINEAR, compared
+from experiments.paper import PROPERTIES, TABLE_1B
+from experiments.tables import percent, tick
+from experiments.tables import table as markdown
+from slimilar.criteria import facts, make
+from slimilar.plan import Plan
+from slimilar.prune import apply
+
+
+@dataclass(frozen=True)
+class Settings:
+    """`pictures` are those that criteria and substitutes may look at; `test` pictures are scored."""
+
+    network: str
+    methods: tuple[str, ...]
+    budget: str
+    sparse_epochs: int
+    pictures: int
+    test: int | None
+
+
+_METHODS = tuple(row.method for row in TABLE_1B)
+_BUDGET = f"{1 - TABLE_1B[0].pruned / 100:.4f}"
+SETTINGS = {
+    "paper": Settings("resnet50-imagenet", _METHODS, _BUDGET, 60, 256, None),
+    "small": Settings("resnet50-imagenet", _METHODS, _BUDGET, 0, 32, 100),
+    "tiny": Settings("demo", ("Ours", "NS", "PFGM"), _BUDGET, 0, 16, 50),
+}
+
+
+def run(bench: Bench) -> None:
+    """Compare with training where there are training pictures and epochs for it, else without any."""
+    settings = bench.settings
+    if settings.sparse_epochs:
+        compared(bench, settings.network, settings.methods, [settings.budget], settings.sparse_epochs)
+        return
+    bench.ledger.row({"network": settings.network, "method": "base"}, lambda: _base(bench))
+    plans: dict[str, Plan] = {}  # a choice may take long, and serves both substitutes
+    for method in settings.methods:
+        own = facts(CRITERIA[method]).substitute
+        for substitute in dict.fromkeys((own, LINEAR)):
+            key = {
+                "network": settings.network,
+                "method": method,
+                "budget": settings.budget,
+                "substitute": substitute,
+            }
+            bench.ledger.row(
+                key, lambda m=method, s=substitute, o=own: _untrained(bench, plans, m, s, s == o)
+            )
+
+
+def _network(bench: Bench) -> Network:
+    network = bench.network(bench.settings.network)
+    count = bench.settings.test
+    return network if count is None else replace(network, test=network.test.first(count))
+
+
+def _base(bench: Bench) -> dict[str, Any]:
+    network = _network(bench)
+    return {"weights": network.digest, **bench.score(network, network.model)}
+
+
+def _untrained(
+    bench: Bench, plans: dict[str, Plan], method: str, substitute: str, own: bool
+) -> dict[str, Any]:
+    network, settings = _network(bench), bench.settings
+    seen = network.pictures[: settings.pictures]
+    if method not in plans:
+        looks = facts(CRITERIA[method]).needs == "pictures"
+        plans[method] = slimilar.analyze(
+            network.model, network.example, criterion=make(CRITERIA[method], trained=True),
+            calibration=seen if looks else None, residual=network.residual, seed=bench.seed,
+        )  # fmt: skip
+    plan = plans[method]
+    cut = plan.at(flops=float(settings.budget))
+    given = seen if substitute == LINEAR else None
+    small = apply(
+        network.model,
+        network.example,
+        plan,
+        cut,
+        substitute=substitute,
+        calibration=given,
+        verify=False,
+        seed=bench.seed,
+    ).model
+    pruned = round(100 * (1 - cut.flops / cut.before.flops), 2)
+    return {"own": own, "flops": cut.flops, "pruned": pruned, "error": None, **bench.score(network, small)}
+
+
+def table(ledger: Ledger) -> str:
+    """Return the paper's columns, with the paper's numbers behind ours."""
+    settings = ledger.header["settings"]["experiment"]
+    base = ledger.find(method="base") or {}
+    printed = {row.method: row for row in TABLE_1B}
+    rows = []
+    for method in settings["methods"]:
+        for row in ledger.all(method=method):
+            paper, (automatic, pretrained) = printed[method], PROPERTIES[method]
+            theirs: list[object] = [None] * 4
+            if row["own"]:
+                theirs = [f"{paper.top1:+.2f}", None if paper.top5 is None else f"{paper.top5:+.2f}",
+                          f"{paper.flops:.2f} B", percent(paper.pruned)]  # fmt: skip
+            name = method if row["own"] else f"{method} + substitution"
+            top5 = f"{row['top5'] - base['top5']:+.1f}" if row.get("top5") is not None else None
+            rows.append([name, tick(automatic), tick(pretrained), f"{row['accuracy'] - base['accuracy']:+.1f}", top5,
+                         f"{row['flops'] / 1e9:.2f} B", percent(row["pruned"]), *theirs])  # fmt: skip
+    head = ["Model", "Automatic", "Pre-train", "Top-1", "Top-5", "FLOPs", "Pruned",
+            *(f"paper: {name}" for name in ("Top-1", "Top-5", "FLOPs", "Pruned"))]  # fmt: skip
+    trained = (
+        "Methods were trained and fine-tuned as the paper says."
+        if settings["sparse_epochs"]
+        else "Nothing is trained here, neither before pruning (NS, SFP) nor after it, while the paper fine-tunes "
+        "everything for 60 epochs: the columns are not comparable, the lines are."
+    )
+    words = (
+        f"{LABELS[settings['network']]}. Unpruned: top-1 {base['accuracy']:.1f} %, top-5 {base['top5']:.1f} % of "
+        f"{base['pictures']} pictures. Changes in points. {trained}"
+    )
+    return f"{words}\n\n{markdown(head, rows)}"
+
+
+def figures(ledger: Ledger) -> dict[str, Any]:
+    """Draw top-1 accuracy of every method, its own way and with our substitution."""
+    settings = ledger.header["settings"]["experiment"]
+    base = ledger.find(method="base") or {}
+    figure, axes = canvas(1, 1, width=5.4, height=0.45 * len(settings["methods"]) + 1.2)
+    axis = axes[0, 0]
+    for place, method in enumerate(reversed(settings["methods"])):
+        rows = {row["own"]: row["accuracy"] for row in ledger.all(method=method)}
+        axis.plot(list(rows.values()), [place] * len(rows), color="#CCCCCC", lw=2, zorder=1)
+        for own, fill in ((True, "white"), (False, COLOURS[method])):
+            if own in rows:
+                axis.scatter(rows[own], place, s=42, color=fill, edgecolor=COLOURS[method], zorder=2, lw=1.5)
+    axis.axvline(base["accuracy"], color=GREY, lw=0.8, ls=":")
+    axis.set_yticks(range(len(settings["methods"])), list(reversed(settings["methods"])))
+    axis.set_ylim(-0.6, len(settings["methods"]) - 0.4)
+    axis.set_xlim(left=-2)
+    axis.set_xlabel("top-1 accuracy in %")
+    axis.set_title("hollow: its own way · filled: with our substitution · dotted: unpruned", fontsize=8, color=GREY,
+                   fontweight="normal")  # fmt: skip
+    return {"": figure}

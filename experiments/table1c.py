@@ -1,0 +1,166 @@
+"""Table 1 (c): ResNet-50 at four thresholds; FLOPs of a batch of 256, and how much of the saving is left of time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import slimilar
+from experiments.bench import LABELS, Bench, Network
+from experiments.figures import BLUE, GREY, ORANGE, canvas
+from experiments.ledger import Ledger
+from experiments.paper import BATCH, TABLE_1C
+from experiments.tables import percent
+from experiments.tables import table as markdown
+from slimilar.engines import pytorch
+from slimilar.latency import measure
+from slimilar.plan import Cut, Plan
+from slimilar.prune import apply
+
+
+@dataclass(frozen=True)
+class Settings:
+    """`batch` pictures at once are timed, for `rounds` rounds; `pictures` calibrate the substitute."""
+
+    network: str
+    thresholds: tuple[float, ...]
+    substitutes: tuple[str, ...]
+    batch: int
+    rounds: int
+    test: int | None
+    pictures: int
+
+
+_PAPER = tuple(row.threshold or 0.0 for row in TABLE_1C)
+SETTINGS = {
+    "paper": Settings("resnet50-imagenet", _PAPER, ("none",), BATCH, 100, None, 256),
+    "small": Settings("resnet50-imagenet", _PAPER, ("none", "linear"), 2, 15, 100, 32),
+    "tiny": Settings("demo", (0.1, 0.2), ("none", "linear"), 1, 3, 50, 16),
+}
+
+
+def run(bench: Bench) -> None:
+    """Cut at every threshold, measure accuracy, then time all of them in turn."""
+    settings = bench.settings
+    bench.ledger.row({"network": settings.network, "method": "base"}, lambda: _base(bench))
+    for threshold in settings.thresholds:
+        for substitute in settings.substitutes:
+            key = {"threshold": threshold, "substitute": substitute}
+            bench.ledger.row(key, lambda t=threshold, s=substitute: _pruned(bench, t, s))
+    bench.ledger.row({"what": "time"}, lambda: _times(bench))
+
+
+def _network(bench: Bench) -> Network:
+    network = bench.network(bench.settings.network)
+    count = bench.settings.test
+    return network if count is None else replace(network, test=network.test.first(count))
+
+
+def _base(bench: Bench) -> dict[str, Any]:
+    network = _network(bench)
+    flops = slimilar.count(network.model, network.example).flops
+    return {"weights": network.digest, "flops": flops, **bench.score(network, network.model)}
+
+
+def _plan(network: Network) -> Plan:
+    return slimilar.analyze(network.model, network.example, criterion="similarity", residual=network.residual)
+
+
+def _pruned(bench: Bench, threshold: float, substitute: str) -> dict[str, Any]:
+    """Return FLOPs and accuracy; the readers are fitted to pictures where there is a substitute."""
+    network = _network(bench)
+    plan = _plan(network)
+    cut = plan.at(threshold)
+    seen: Tensor | None = network.pictures[: bench.settings.pictures] if substitute == "linear" else None
+    small = apply(
+        network.model, network.example, plan, cut, substitute=substitute, calibration=seen, verify=False
+    ).model
+    return {**_cost(cut), **bench.score(network, bench.finetuned(network, small))}
+
+
+def _cost(cut: Cut) -> dict[str, Any]:
+    return {"flops": cut.flops, "pruned": round(100 * (1 - cut.flops / cut.before.flops), 2)}
+
+
+def _times(bench: Bench) -> dict[str, Any]:
+    """Time the unpruned network and all pruned ones in turn: a slow moment is slow for all of them."""
+    network, settings = _network(bench), bench.settings
+    plan = _plan(network)
+    example = network.pictures[:1].expand(settings.batch, -1, -1, -1).contiguous()
+    runs = {"base": pytorch(network.model, example)}
+    for t in settings.thresholds:
+        small = apply(network.model, network.example, plan, plan.at(t), verify=False).model
+        runs[str(t)] = pytorch(small, example)
+    timings = measure(runs, seconds=0, least=settings.rounds, seed=bench.seed)
+    return {
+        "threads": torch.get_num_threads(),
+        "milliseconds": {name: _plain(timings.milliseconds(name)) for name in runs},
+        "ratio": {name: _plain(timings.ratio(name, "base")) for name in runs},
+    }
+
+
+def _plain(interval: Any) -> list[float]:
+    return [round(v, 4) for v in (interval.value, interval.low, interval.high)]
+
+
+def table(ledger: Ledger) -> str:
+    """Return the paper's columns, ours and the paper's side by side."""
+    settings = ledger.header["settings"]["experiment"]
+    base, time = ledger.find(method="base") or {}, ledger.find(what="time") or {}
+    printed = {row.threshold: row for row in TABLE_1C}
+    rows = []
+    for row in [r for r in ledger.rows if "threshold" in r]:
+        t, paper = row["threshold"], printed.get(row["threshold"])
+        milliseconds, ratio = time["milliseconds"][str(t)], time["ratio"][str(t)]
+        saved, low, high = (100 * (1 - r) for r in (ratio[0], ratio[2], ratio[1]))
+        here = [f"{row['accuracy'] - base['accuracy']:+.1f}", f"{row['top5'] - base['top5']:+.1f}",
+                f"{row['flops'] * BATCH / 1e9:.0f} B", percent(row["pruned"]), f"{milliseconds[0]:.0f} ms",
+                f"{saved:.1f} % ({low:.0f} to {high:.0f})"]  # fmt: skip
+        theirs: list[object] = [None] * len(here)
+        if paper is not None:
+            theirs = [f"{paper.top1:+.2f}", f"{paper.top5:+.2f}", f"{paper.flops:.0f} B", percent(paper.pruned),
+                      f"{paper.seconds} s", percent(paper.saved)]  # fmt: skip
+        rows.append([f"t = {t:g}", row["substitute"], *here, *theirs])
+    ours = ["Top-1", "Top-5", "FLOPs", "pruned", "time", "time saved (95 %)"]
+    head = ["model", "substitute", *ours, *(f"paper: {name.split(' (')[0]}" for name in ours)]
+    words = (
+        f"{LABELS[settings['network']]}. Unpruned: top-1 {base['accuracy']:.2f} %, top-5 {base['top5']:.2f} % of "
+        f"{base['pictures']} pictures, {base['flops'] * BATCH / 1e9:.0f} B FLOPs for a batch of {BATCH}, "
+        f"{time['milliseconds']['base'][0]:.0f} ms for a batch of {settings['batch']} on {time['threads']} thread(s). "
+        "Top-1 and top-5 are changes in points. A sample without training pictures allows no fine-tuning; "
+        f"the linear substitute is fitted to {settings['pictures']} unlabelled pictures."
+    )
+    return f"{words}\n\n{markdown(head, rows)}"
+
+
+def figures(ledger: Ledger) -> dict[str, Any]:
+    """Draw the saving of time against the saving of FLOPs, ours and the paper's."""
+    time = ledger.find(what="time") or {}
+    figure, axes = canvas(1, 1, width=4.4, height=3.6)
+    axis = axes[0, 0]
+    axis.plot([0, 70], [0, 70], color=GREY, lw=0.8, ls=":")
+    axis.text(14, 16, "time = FLOPs", color=GREY, fontsize=8, rotation=40, rotation_mode="anchor")
+    rows = {r["threshold"]: r for r in ledger.rows if "threshold" in r}
+    x = [r["pruned"] for r in rows.values()]
+    ratio = [time["ratio"][str(t)] for t in rows]
+    y = [100 * (1 - r[0]) for r in ratio]
+    error = [[100 * (r[2] - r[0]) for r in ratio], [100 * (r[0] - r[1]) for r in ratio]]
+    axis.errorbar(x, y, error, color=ORANGE, marker="o", ms=5, lw=1.5, capsize=2)
+    axis.annotate(
+        "here, one core", (x[-1], y[-1]), (6, -2), textcoords="offset points", color=ORANGE, va="center"
+    )
+    axis.plot([r.pruned for r in TABLE_1C], [r.saved for r in TABLE_1C], color=BLUE, marker="s", ms=4)
+    last = TABLE_1C[-1]
+    axis.annotate("the paper,\na GPU", (last.pruned, last.saved or 0), (6, -2), textcoords="offset points", color=BLUE,
+                  va="center")  # fmt: skip
+    for t, row, saved in zip(rows, rows.values(), y, strict=True):
+        axis.annotate(f"t = {t:g}", (row["pruned"], saved), (-4, 7), textcoords="offset points", fontsize=7.5,
+                      color=GREY, ha="right")  # fmt: skip
+    axis.set_xlim(0, 80)
+    axis.set_ylim(0, 75)
+    axis.set_xlabel("FLOPs saved in %")
+    axis.set_ylabel("time saved in %")
+    return {"": figure}
