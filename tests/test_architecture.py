@@ -40,7 +40,7 @@ LAYERS = [
     {"replay", "calibration", "synthesis"},
     {"groups"},
     {"cost", "rewrite"},
-    {"follow"},
+    {"follow", "verify"},
     {"probe", "blueprint"},
     {"plan"},
     {"train"},  # below the criteria: a training phase is a criterion's, and is made of training's hooks

@@ -13,7 +13,8 @@ import slimilar
 from _networks import STEPS, Network
 from slimilar.cost import cost_model
 from slimilar.probe import Structure, analyse
-from slimilar.rewrite import operate, surgery, verify
+from slimilar.rewrite import operate, surgery
+from slimilar.verify import verify
 
 FEW = settings(max_examples=25, suppress_health_check=list(HealthCheck))
 MANY = settings(max_examples=3000, suppress_health_check=list(HealthCheck))

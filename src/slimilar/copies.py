@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections import OrderedDict
 from collections.abc import Mapping
+from functools import cache
 from typing import Any
 
 import torch
@@ -58,7 +59,9 @@ def copy_with(model: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
 
 
 # What copy.deepcopy returns as it is; asked here, because a network has tens of thousands of such attributes.
-_ATOMIC = (type(None), bool, int, float, complex, str, bytes, type, torch.dtype, torch.device, torch.Size)
+_ATOMIC = frozenset(
+    {type(None), bool, int, float, complex, str, bytes, type, torch.dtype, torch.device, torch.Size}
+)
 
 
 def _copied(module: nn.Module, memo: dict[int, Any]) -> nn.Module:
@@ -70,23 +73,28 @@ def _copied(module: nn.Module, memo: dict[int, Any]) -> nn.Module:
         return copy.deepcopy(module, memo)
     new: nn.Module = object.__new__(type(module))
     memo[id(module)] = new
+    held = new.__dict__
     for name, value in vars(module).items():
         if name != "_compiled_call_impl":  # left out by nn.Module.__getstate__ too
-            new.__dict__[name] = _copied_value(value, memo)
+            held[name] = value if type(value) in _ATOMIC else _copied_value(value, memo)
     return new
 
 
 def _copied_value(value: Any, memo: dict[int, Any]) -> Any:
+    if id(value) in memo:
+        return memo[id(value)]
     kind = type(value)
-    if kind in _ATOMIC or id(value) in memo:
-        return memo.get(id(value), value)
+    if kind is tuple and all(type(x) in _ATOMIC for x in value):
+        return value
     if kind in (dict, OrderedDict) and all(type(key) in _ATOMIC for key in value):
         made = memo[id(value)] = kind()
-        made.update((key, _copied_value(x, memo)) for key, x in value.items())
+        for key, x in value.items():
+            made[key] = x if type(x) in _ATOMIC else _copied_value(x, memo)
         return made
     return _copied(value, memo) if isinstance(value, nn.Module) else copy.deepcopy(value, memo)
 
 
+@cache
 def _says_how(kind: type[nn.Module]) -> bool:
     """Tell whether a class has its own way of being copied; torch's `__setstate__` only mends old files."""
     own = {"__deepcopy__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__slots__"}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -105,102 +106,95 @@ class Grouping:
 
 def find_groups(trace: Trace, residual: Residual) -> Grouping:
     """Return the channel groups of a trace."""
-    label = classes(trace.atom_count, [trace.ties, trace.sums])
-    partition = _written_together(trace, label)
-    reasons = _frozen_classes(trace, label, residual)
-    summed = summed_classes(trace, label)
-    drafts = [_units(group, label) for group in partition]
-    _keep_pieces(trace, label, drafts, reasons)
-    free = [[reasons.get(c) for c in units] for units in drafts]
+    label = trace.together
+    drafts = _written_together(trace)
+    reasons = _reasons(trace, residual)
+    _keep_pieces(trace, drafts, reasons)
+    free = [reasons.of(units) for units in drafts]
     frozen = tuple(
-        _frozen(trace, units, why, label)
-        for units, why in zip(drafts, free, strict=True)
-        if all(why) and units
+        _frozen(trace, units, why) for units, why in zip(drafts, free, strict=True) if len(why) == len(units)
     )
-    chosen = [(u, w) for u, w in zip(drafts, free, strict=True) if not all(w) and len(u) > 1]
+    chosen = [(u, w) for u, w in zip(drafts, free, strict=True) if len(w) < len(u) and len(u) > 1]
     unit_of, offsets, count = _number_units(label, [u for u, _ in chosen])
     builder = _Builder(trace, unit_of, offsets, count)
     groups = tuple(
-        builder.group(g, {i: w for i, w in enumerate(why) if w}, bool(summed & set(units)))
+        builder.group(g, why, bool(np.isin(units, trace.summed).any()))
         for g, (units, why) in enumerate(chosen)
     )
     return Grouping(groups, frozen, unit_of, tuple(offsets), count)
 
 
-def _written_together(trace: Trace, label: Atoms) -> list[list[Atoms]]:
-    """Return the write vectors, as classes, put together where they share a class."""
+def _written_together(trace: Trace) -> list[Atoms]:
+    """Return the classes of every group: write vectors that share a class, in the order in which they show them."""
+    label = trace.together
     vectors = [label[w.atoms[w.atoms >= 0]] for w in trace.writes]
     vectors = [v for v in vectors if len(v)]
     if not vectors:
         return []
-    count = int(label.max()) + 1
-    pairs = [np.stack([np.repeat(v[:1], len(v)), v]) for v in vectors]
-    together = classes(count, pairs)
-    found: dict[int, list[Atoms]] = {}
+    pairs = [np.stack([np.full(len(v), v[0]), v]) for v in vectors]
+    together = classes(int(label.max()) + 1, pairs)
+    found: dict[int, list[int]] = {}
     for v in vectors:
-        found.setdefault(int(together[v[0]]), []).append(v)
-    return list(found.values())
+        found.setdefault(int(together[v[0]]), []).extend(v.tolist())
+    return [np.array(list(dict.fromkeys(units)), np.int64) for units in found.values()]
 
 
-def _units(vectors: list[Atoms], label: Atoms) -> list[int]:
-    """Return the classes of a group in the order in which its writers first show them."""
-    return list(dict.fromkeys(int(c) for v in vectors for c in v))
+@dataclass(eq=False)
+class _Reasons:
+    """Why classes have to stay: the number of a sentence for every class, or `FIXED` for those that may leave."""
+
+    words: list[str]
+    why: Indices
+
+    def of(self, units: Atoms) -> dict[int, str]:
+        """Return which of some units have to stay, by their place, and why."""
+        found = self.why[units]
+        return {int(i): self.words[found[i]] for i in np.flatnonzero(found >= 0)}
 
 
-def summed_classes(trace: Trace, label: Atoms) -> set[int]:
-    """Return the classes that residual additions join: what they add was not one channel before."""
-    alone = classes(trace.atom_count, [trace.ties])
-    a, b = trace.sums
-    return {int(c) for c in label[a[alone[a] != alone[b]]]}
-
-
-def _frozen_classes(trace: Trace, label: Atoms, residual: Residual) -> dict[int, str]:
-    reasons: dict[int, str] = {}
-    for freeze in trace.freezes:
-        for c in np.unique(label[freeze.atoms]):
-            reasons.setdefault(int(c), freeze.reason)
+def _reasons(trace: Trace, residual: Residual) -> _Reasons:
+    """Collect the reasons; of several the first counts."""
+    label = trace.together
+    words = [*(f.reason for f in trace.freezes), 'residual stream (pruned by residual="joint")']
+    why = np.full(int(label.max(initial=-1)) + 1, FIXED)
     if residual != "joint":
-        for c in summed_classes(trace, label):
-            reasons.setdefault(c, 'residual stream (pruned by residual="joint")')
-    return reasons
+        why[trace.summed] = len(words) - 1
+    for number, freeze in reversed(list(enumerate(trace.freezes))):
+        why[label[freeze.atoms]] = number
+    return _Reasons(words, why)
 
 
-def _keep_pieces(trace: Trace, label: Atoms, drafts: list[list[int]], reasons: dict[int, str]) -> None:
+def _keep_pieces(trace: Trace, drafts: list[Atoms], reasons: _Reasons) -> None:
     """Keep one channel of every layer and of every part of a split that is only a part of its group.
 
     A group as a whole never becomes empty, but a layer whose output is padded and added to a wider one might.
     """
-    home, width = (
-        np.full(int(label.max(initial=-1)) + 1, FIXED),
-        np.array([len(units) for units in drafts], np.int64),
-    )
+    label, why = trace.together, reasons.why
+    home = np.full(len(why), FIXED)
+    width = np.array([len(units) for units in drafts], np.int64)
     for g, units in enumerate(drafts):
         home[units] = g
-    stays = np.zeros(len(home), np.bool_)
-    stays[list(reasons)] = True
-    layers = [np.arange(a.first, a.first + a.size) for a in trace.axes]
-    for part, reason in (
-        (trace.pieces, "the last of its part of a split"),
-        (layers, "the last of its layer"),
-    ):
-        for atoms in part:
-            found = np.unique(label[atoms])
-            if not len(found) or stays[found].any() or (home[found] == FIXED).any():
+    layers = (label[a.first : a.first + a.size] for a in trace.axes)
+    pieces = (label[atoms] for atoms in trace.pieces)
+    for parts, reason in ((pieces, "the last of its part of a split"), (layers, "the last of its layer")):
+        reasons.words.append(reason)
+        for part in parts:
+            if not len(part) or why[part].max() >= 0 or home[part].min() == FIXED:
                 continue
-            groups, counts = np.unique(home[found], return_counts=True)
-            if (counts < width[groups]).all():
-                reasons[int(label[atoms[0]])] = reason
-                stays[label[atoms[0]]] = True
+            counts = np.bincount(home[np.unique(part)])
+            if not (counts == width[: len(counts)]).any():
+                why[part[0]] = len(reasons.words) - 1
 
 
-def _frozen(trace: Trace, units: list[int], why: list[str | None], label: Atoms) -> Frozen:
-    wanted = set(units)
-    writer = next(w for w in trace.writes if wanted & {int(c) for c in label[w.atoms[w.atoms >= 0]]})
-    reasons = list(dict.fromkeys(w for w in why if w))
-    return Frozen(trace.ops[writer.op].module, len(units), "; ".join(reasons))
+def _frozen(trace: Trace, units: Atoms, why: Mapping[int, str]) -> Frozen:
+    wanted = np.zeros(int(trace.together.max()) + 2, np.bool_)  # CONSTANT = -1 finds the last entry
+    wanted[units] = True
+    label = np.append(trace.together, len(wanted) - 1)
+    writer = next(w for w in trace.writes if wanted[label[w.atoms]].any())
+    return Frozen(trace.ops[writer.op].module, len(units), "; ".join(dict.fromkeys(why.values())))
 
 
-def _number_units(label: Atoms, groups: list[list[int]]) -> tuple[Atoms, list[int], int]:
+def _number_units(label: Atoms, groups: list[Atoms]) -> tuple[Atoms, list[int], int]:
     number = np.full(int(label.max()) + 1 if len(label) else 0, FIXED, np.int64)
     offsets, count = [], 0
     for units in groups:
@@ -216,11 +210,14 @@ class _Builder:
     def __init__(self, trace: Trace, unit_of: Atoms, offsets: list[int], count: int) -> None:
         self.trace, self.unit_of = trace, unit_of
         self.offsets, self.ends = offsets, [*offsets[1:], count]
+        self.unit_or_fixed = np.append(unit_of, FIXED)  # CONSTANT = -1 finds the last entry
+        self.group_of = np.repeat(np.arange(len(offsets)), np.diff([*offsets, count]))
         self.home = np.empty(
             (2, trace.atom_count), np.int64
         )  # atom -> which axis it belongs to, and its index there
         for i, a in enumerate(trace.axes):
-            self.home[:, a.first : a.first + a.size] = np.full(a.size, i), np.arange(a.size)
+            self.home[0, a.first : a.first + a.size] = i
+            self.home[1, a.first : a.first + a.size] = np.arange(a.size)
         self.axes = self._sort((a, np.arange(a.first, a.first + a.size)) for a in trace.axes)
         self.writes = self._sort((w, w.atoms) for w in trace.writes)
         self.norms = self._sort((n, n.atoms) for n in trace.norms)
@@ -230,10 +227,17 @@ class _Builder:
     def _sort(self, vectors: Iterable[tuple[T, Atoms]]) -> dict[int, list[tuple[T, Indices]]]:
         """Return, for every group, the items that touch it, each with its vector as units of that group."""
         found: dict[int, list[tuple[T, Indices]]] = {}
+        unit_of = self.unit_or_fixed
         for item, atoms in vectors:
-            units = np.where(atoms >= 0, self.unit_of[atoms], FIXED)
-            touched = np.unique(np.searchsorted(self.offsets, units[units >= 0], side="right") - 1)
-            for g in touched.tolist():
+            units = unit_of[atoms]
+            last = int(units.max(initial=FIXED))
+            if last == FIXED:
+                continue
+            g = int(self.group_of[last])
+            if units.min() >= self.offsets[g]:  # the usual case: all of one group
+                found.setdefault(g, []).append((item, units - self.offsets[g]))
+                continue
+            for g in np.unique(self.group_of[units[units >= 0]]).tolist():
                 inside = (units >= self.offsets[g]) & (units < self.ends[g])
                 found.setdefault(g, []).append((item, np.where(inside, units - self.offsets[g], FIXED)))
         return found
@@ -274,18 +278,24 @@ class _Builder:
 
 def _places(units: Indices, width: int) -> tuple[Indices, ...]:
     """Return where each unit stands in a vector."""
-    order = np.argsort(units, kind="stable")
-    counts = np.bincount(units[units >= 0], minlength=width)
-    return tuple(np.split(order[len(units) - int(counts.sum()) :], np.cumsum(counts)[:-1]))
+    order, counts = _in_order(units, width)
+    if counts.min() == counts.max():
+        return tuple(order.reshape(width, -1))
+    ends = np.cumsum(counts).tolist()
+    return tuple(order[a:b] for a, b in pairwise([0, *ends]))
 
 
 def _positions(units: Indices, width: int) -> Indices | None:
     """Return for every unit its positions in a vector, where all have equally many; else None."""
-    counts = np.bincount(units[units >= 0], minlength=width)
-    if counts.min() == 0 or counts.min() != counts.max():
-        return None
+    order, counts = _in_order(units, width)
+    return order.reshape(width, -1) if 0 < counts.min() == counts.max() else None
+
+
+def _in_order(units: Indices, width: int) -> tuple[Indices, Indices]:
+    """Return the positions of a vector that hold a unit, by unit, and how many hold each."""
     order = np.argsort(units, kind="stable")
-    return order[len(units) - int(counts.sum()) :].reshape(width, -1)
+    counts = np.bincount(units[units >= 0], minlength=width)
+    return order[len(units) - int(counts.sum()) :], counts
 
 
 def _batch_norm(norm: Norm, positions: Indices) -> BatchNorm:

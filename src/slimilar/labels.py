@@ -61,20 +61,30 @@ def atoms_in(factors: Iterable[Tensor]) -> Atoms:
     return flat[flat >= 0]
 
 
+def side_by_side(a: Tensor, b: Tensor) -> tuple[Atoms, Atoms]:
+    """Return two factors, broadcast against each other, as vectors."""
+    if a.shape != b.shape:
+        a, b = torch.broadcast_tensors(a, b)
+    return a.reshape(-1).numpy(), b.reshape(-1).numpy()
+
+
 class Ties:
     """Pairs of atoms that leave together; the classes are found once, when all pairs are known."""
 
     def __init__(self) -> None:
-        self._pairs: list[Atoms] = []
+        self._pairs: list[tuple[Atoms, Atoms]] = []
 
-    def add(self, a: Tensor, b: Tensor) -> None:
-        """Tie `a` and `b` position by position."""
-        pairs = np.stack([x.reshape(-1).numpy() for x in torch.broadcast_tensors(a, b)])
-        self._pairs.append(pairs[:, pairs[0] != pairs[1]])
+    def add(self, a: Atoms, b: Atoms) -> None:
+        """Tie two vectors position by position; what belongs to no channel is left out."""
+        self._pairs.append((a, b))
 
     def pairs(self) -> Atoms:
-        """Return all pairs as an array of shape (2, n)."""
-        return np.concatenate([np.empty((2, 0), np.int64), *self._pairs], axis=1)
+        """Return all pairs of different atoms as an array of shape (2, n)."""
+        nobody = np.empty(0, np.int64)
+        a = np.concatenate([nobody, *(a for a, _ in self._pairs)])
+        b = np.concatenate([nobody, *(b for _, b in self._pairs)])
+        found: Atoms = np.stack([a, b])[:, (a != b) & (a >= 0) & (b >= 0)]
+        return found
 
 
 def classes(count: int, pairs: Sequence[Atoms]) -> Atoms:
@@ -87,9 +97,10 @@ def classes(count: int, pairs: Sequence[Atoms]) -> Atoms:
         return np.empty(0, np.int64)
     a, b = np.concatenate([np.empty((2, 0), np.int64), *pairs], axis=1)
     graph = coo_array((np.ones(len(a), np.bool_), (a, b)), shape=(count, count))
-    _, label = connected_components(graph, directed=False)
+    found, label = connected_components(graph, directed=False)
     # number the classes by their first atom, so that the answer does not depend on SciPy's order of visit
-    _, first = np.unique(label, return_index=True)
-    rank = np.empty(len(first), np.int64)
-    rank[np.argsort(first)] = np.arange(len(first))
+    first = np.empty(found, np.int64)
+    first[label[::-1]] = np.arange(count)[::-1]  # of several writes to one place the last stays
+    rank = np.empty(found, np.int64)
+    rank[np.argsort(first)] = np.arange(found)
     return rank[label]

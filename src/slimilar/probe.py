@@ -19,8 +19,8 @@ from torch import nn
 
 from slimilar import ops
 from slimilar.follow import Follower, Mismatch, Structure, follow
-from slimilar.groups import FIXED, Residual, find_groups, summed_classes
-from slimilar.labels import Atoms, classes
+from slimilar.groups import FIXED, Residual, find_groups
+from slimilar.labels import Atoms
 from slimilar.rewrite import Kept
 from slimilar.select import can_select
 from slimilar.trace import Choices, Example, Op, trace
@@ -192,15 +192,13 @@ def _choose_selections(model: nn.Module, example: Example, structure: Structure)
 def _norms_on_streams(model: nn.Module, structure: Structure) -> list[str]:
     """Return the batch norms whose channels residual additions join, and that run once."""
     found = structure.trace
-    label = classes(found.atom_count, [found.ties, found.sums])
-    summed = summed_classes(found, label)
     runs = Counter(n.module for n in found.norms)
     return [
         n.module
         for n in found.norms
         if runs[n.module] == 1
         and can_select(model.get_submodule(n.module))
-        and summed & set(label[n.atoms[n.atoms >= 0]].tolist())
+        and np.isin(found.together[n.atoms[n.atoms >= 0]], found.summed).any()
     ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -31,10 +32,10 @@ from slimilar.names import choose
 from slimilar.plan import Budget, Cut, Plan, check_threshold, nothing
 from slimilar.probe import Mismatch, Structure, analyse, follow
 from slimilar.rewrite import Kept, Surgery, operate, surgery
-from slimilar.rewrite import verify as compare
 from slimilar.similarity import Cluster, Linkage, RemovalOrder
 from slimilar.synthesis import synthesize
 from slimilar.trace import Example, check_model, named_tensors
+from slimilar.verify import verify as compare
 
 HISTORY = "slimilar_surgery"  # the attribute in which a pruned model remembers how it was made from its class
 
@@ -298,10 +299,8 @@ def _why_fixed(structure: Structure, layer: str, unit: int) -> str | None:
 
 def _reason_of(structure: Structure, layer: str) -> str:
     """Return why the channels of a layer that is not named in `frozen` itself have to stay."""
-    from slimilar.labels import classes
-
     found = structure.trace
-    label = classes(found.atom_count, [found.ties, found.sums])
+    label = found.together
     write = next(w for w in found.writes if found.ops[w.op].module == layer)
     mine = set(label[write.atoms[write.atoms >= 0]].tolist())
     for freeze in found.freezes:
@@ -330,7 +329,10 @@ def _check_options(residual: str, min_channels: int) -> None:
 
 def _check_finite(model: nn.Module) -> None:
     for name, tensor in named_tensors(model).items():
-        if tensor.is_floating_point() and not tensor.is_meta and not bool(torch.isfinite(tensor).all()):
+        if not tensor.is_floating_point() or tensor.is_meta:
+            continue
+        # A sum with NaN or infinity in it is not finite, and much cheaper than looking at each; it may overflow.
+        if not math.isfinite(tensor.detach().sum()) and not bool(torch.isfinite(tensor).all()):
             raise InvalidInput(
                 f"weights must be finite, got NaN or infinity in {name}; has training diverged?"
             )

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
-from slimilar.labels import Atoms, Labels
+import numpy as np
+
+from slimilar.labels import Atoms, Labels, classes
 
 Signature = tuple[str, str, int]  # operator, place in the code (alike in repeated blocks), turn at that place
 
@@ -125,6 +128,18 @@ class Trace:
     outputs: tuple[int, ...]
     parameters: Mapping[str, tuple[int, ...]]  # name -> shape, tied ones once
     meta: bool  # shapes were enough
+
+    @cached_property
+    def together(self) -> Atoms:
+        """The class of every atom, when all that leaves together is one class."""
+        return classes(self.atom_count, [self.ties, self.sums])
+
+    @cached_property
+    def summed(self) -> Atoms:
+        """The classes that residual additions join: what they add was not one channel before."""
+        alone = classes(self.atom_count, [self.ties])
+        a, b = self.sums
+        return np.unique(self.together[a[alone[a] != alone[b]]])
 
 
 @dataclass(frozen=True)

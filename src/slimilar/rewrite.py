@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,18 +11,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from slimilar.errors import VerificationError
 from slimilar.groups import Grouping
 from slimilar.select import select_from
 from slimilar.trace import (
-    Example,
     Trace,
-    arguments,
     copy_with,
-    map_tensors,
     named_tensors,
     on_meta,
-    tensors_in,
 )
 
 Kept = NDArray[np.bool_]  # for every unit of a grouping, numbered over all groups: does it stay?
@@ -190,88 +184,3 @@ def operate_on_meta(model: nn.Module, surgery: Surgery) -> nn.Module:
     small = on_meta(model, {name: tuple(shape) for name, shape in shapes.items()})
     mend(small, surgery)
     return small
-
-
-# --- verification -------------------------------------------------------------------------------------------
-
-
-def masked(model: nn.Module, trace: Trace, grouping: Grouping, kept: Kept) -> nn.Module:
-    """Return the original, in eval mode, with every reader's weights for removed channels set to zero."""
-    stays = atoms_kept(grouping, kept)
-    shared: dict[str, Tensor] = {name: t.detach() for name, t in named_tensors(model).items()}
-    readers = [r.weight[~np.where(r.atoms >= 0, stays[r.atoms], True)] for r in trace.reads]
-    silent = np.zeros(trace.atom_count, np.bool_)
-    silent[np.concatenate([np.empty(0, np.int64), *readers])] = True
-    for axis in trace.axes:
-        lost = np.flatnonzero(silent[axis.first : axis.first + axis.size])
-        if len(lost):
-            index = torch.from_numpy(lost).to(shared[axis.tensor].device)
-            shared[axis.tensor] = shared[axis.tensor].index_fill(axis.axis, index, 0)
-    buffers = {name: b.detach().clone() for name, b in model.named_buffers()}
-    return copy_with(model, {**shared, **buffers}).eval()
-
-
-def verify(
-    model: nn.Module, small: nn.Module, example: Example, trace: Trace, grouping: Grouping, kept: Kept
-) -> float:
-    """Compare the smaller model with the masked original on random input; return the largest relative error.
-
-    A difference in float32 is decided in float64. Models on the meta device have no numbers to compare.
-    """
-    if any(t.is_meta for t in model.parameters()):
-        return 0.0
-    wide = any(t.dtype in (torch.float16, torch.bfloat16) for t in model.parameters())
-    original = masked(model, trace, grouping, kept)
-    error = _difference(original, small, example, torch.float32 if wide else None)
-    if not error < 1e-4:
-        error = _difference(original, small, example, torch.float64)
-        if not error < 1e-6:
-            raise VerificationError(
-                "the smaller model must equal the original with the removed channels masked, but their outputs "
-                f"differ by {error:.2g} of the largest value"
-            )
-    return error
-
-
-def _difference(original: nn.Module, small: nn.Module, example: Example, dtype: torch.dtype | None) -> float:
-    if dtype is not None:
-        original, small = copy_with(original, {}).to(dtype), copy_with(small, {}).to(dtype)
-    device = next(iter(small.parameters())).device
-    args, kwargs = arguments(_random_like(example, dtype, device))
-    with torch.no_grad(), _in_eval_mode(small):
-        expected = [t for t in tensors_in(original(*args, **kwargs)) if t.is_floating_point()]
-        given = [t for t in tensors_in(small(*args, **kwargs)) if t.is_floating_point()]
-    if [t.shape for t in expected] != [t.shape for t in given]:
-        return float("inf")
-    return max((_relative(a, b) for a, b in zip(expected, given, strict=True)), default=0.0)
-
-
-@contextmanager
-def _in_eval_mode(model: nn.Module) -> Iterator[None]:
-    """Switch a model of ours to eval mode and back, module by module."""
-    training = [m for m in model.modules() if m.training]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module in training:
-            module.training = True
-
-
-def _relative(expected: Tensor, given: Tensor) -> float:
-    if expected.numel() == 0:
-        return 0.0
-    scale = expected.abs().max().clamp_min(torch.finfo(expected.dtype).tiny)
-    return float((expected - given).abs().max() / scale)
-
-
-def _random_like(example: Example, dtype: torch.dtype | None, device: torch.device) -> Example:
-    generator = torch.Generator().manual_seed(0)
-
-    def make(t: Tensor) -> Tensor:
-        if not t.is_floating_point():
-            return t.to(device)
-        noise = torch.randn(t.shape, generator=generator, dtype=torch.float32)
-        return noise.to(device=device, dtype=dtype or t.dtype)
-
-    return map_tensors(make, example)

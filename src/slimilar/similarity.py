@@ -19,13 +19,13 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from scipy.cluster import hierarchy
-from scipy.spatial.distance import squareform
+from scipy.spatial.distance import is_valid_y, pdist, squareform
 from torch import Tensor
 
 from slimilar.errors import InvalidInput
@@ -33,6 +33,7 @@ from slimilar.errors import InvalidInput
 Linkage = Literal["average", "complete", "single"]
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Distances = TypeVar("Distances", Tensor, Floats)  # a matrix, or a vector of the pairs i < j
 
 NOBODY = -1
 """The stand-in of a channel that nobody represents (criteria that rank channels one by one)."""
@@ -66,6 +67,26 @@ def channel_distance(beta: Tensor, gamma: Tensor) -> Tensor:
     variance = gamma.square()
     spread = variance[:, None] + variance  # summed first, so that d is exactly symmetric
     return (beta[:, None] - beta).square_().add_(spread).fill_diagonal_(0)
+
+
+def channel_pairs(beta: Tensor, gamma: Tensor) -> Floats:
+    r"""Return the distances of Eq. 4 for the pairs $i < j$ alone, row after row, as SciPy's `pdist` does.
+
+    Half the memory of the matrix. With `beta` and `gamma` of shape (batch norms, channels), the sum over batch norms.
+
+    >>> channel_pairs(torch.tensor([0.0, 2.0, 2.0]), torch.tensor([1.0, 3.0, 0.0])).tolist()
+    [14.0, 5.0, 9.0]
+    """
+    means, spreads = _float64(torch.atleast_2d(beta)), _float64(torch.atleast_2d(gamma))
+    if means.shape != spreads.shape:
+        got = f"{tuple(beta.shape)} and {tuple(gamma.shape)}"
+        raise InvalidInput(f"beta and gamma must have the same shape, got {got}")
+    variance = spreads.square().sum(0).numpy()
+    n = len(variance)
+    distance: Floats = pdist(means.T.numpy(), "sqeuclidean")
+    distance += np.repeat(variance[:-1], np.arange(n - 1, 0, -1))
+    distance += np.concatenate([variance[:0], *(variance[i:] for i in range(1, n))])
+    return distance
 
 
 def activation_distance(batches: Tensor | Iterable[Tensor]) -> Tensor:
@@ -120,7 +141,7 @@ def _by_channel(batch: Tensor) -> Tensor:
     return samples
 
 
-def is_uninformative(distance: Tensor) -> bool:
+def is_uninformative(distance: Tensor | Floats) -> bool:
     """Tell whether all channels are equally far apart, so that nothing says which ones to merge.
 
     So it is with an untrained batch norm (gamma = 1, beta = 0), and with fewer than three channels.
@@ -128,10 +149,10 @@ def is_uninformative(distance: Tensor) -> bool:
     >>> is_uninformative(channel_distance(torch.zeros(8), torch.ones(8)))
     True
     """
-    return _is_constant(*_range(_square(distance)))
+    return _is_constant(*_range(_pairs(distance)))
 
 
-def normalise(distance: Tensor) -> Tensor:
+def normalise(distance: Distances) -> Distances:
     r"""Return the distances mapped to [0, 1], with minimum and maximum over $i \ne j$.
 
     $$d_{ij} \leftarrow (d_{ij} - d_{min}) / (d_{max} - d_{min}), \qquad d_{ii} = 0.$$
@@ -139,28 +160,40 @@ def normalise(distance: Tensor) -> Tensor:
     >>> normalise(torch.tensor([[0.0, 2.0, 4.0], [2.0, 0.0, 3.0], [4.0, 3.0, 0.0]])).tolist()
     [[0.0, 0.0, 1.0], [0.0, 0.0, 0.5], [1.0, 0.5, 0.0]]
     """
-    distance = _square(distance)
-    low, high = _range(distance)
+    low, high = _range(_pairs(distance))
     if _is_constant(low, high):
         raise InvalidInput(
             "distances must differ from one another to be normalised, got a constant matrix; "
             "ask is_uninformative() first and keep such a layer whole"
         )
-    return (distance - low).div_(high - low).clamp_(0, 1).fill_diagonal_(0)
+    if isinstance(distance, Tensor):
+        return (_float64(distance) - low).div_(high - low).clamp_(0, 1).fill_diagonal_(0)
+    scaled = distance - low
+    scaled /= high - low
+    return np.clip(scaled, 0, 1, out=scaled)
 
 
 def _is_constant(low: float, high: float) -> bool:
     return high - low <= _SPREAD * high
 
 
-def _range(distance: Tensor) -> tuple[float, float]:
-    """Return the smallest and the largest entry off the diagonal."""
-    n = len(distance)
-    if n < 2:
-        return 0.0, 0.0
-    off_diagonal = distance.flatten()[1:].view(n - 1, n + 1)[:, :-1]  # a view: no n x n mask
-    low, high = torch.aminmax(off_diagonal)
-    return low.item(), high.item()
+def _range(pairs: Floats) -> tuple[float, float]:
+    """Return the smallest and the largest distance of two channels."""
+    return (float(pairs.min()), float(pairs.max())) if len(pairs) else (0.0, 0.0)
+
+
+def _pairs(distance: Tensor | Floats) -> Floats:
+    """Return the distances of all pairs i < j, given so or as a matrix; both are checked."""
+    if isinstance(distance, Tensor):
+        pairs: Floats = squareform(_square(distance).numpy(), checks=False)
+        return pairs
+    if distance.ndim != 1 or (len(distance) and not is_valid_y(distance)):
+        raise InvalidInput(
+            f"distances must be a matrix or one number for every pair, got shape {distance.shape}"
+        )
+    if len(distance) and not (distance.min() >= 0 and distance.max() < math.inf):
+        raise InvalidInput("distances must be finite and not negative, got NaN, infinity or a negative value")
+    return distance
 
 
 def _square(distance: Tensor) -> Tensor:
@@ -184,7 +217,7 @@ def _float64(tensor: Tensor) -> Tensor:
 # --- from distances to an order --------------------------------------------------------------------
 
 
-def linkage_tree(distance: Tensor, linkage: Linkage = "average") -> Floats:
+def linkage_tree(distance: Tensor | Floats, linkage: Linkage = "average") -> Floats:
     """Return SciPy's linkage matrix of the channels: n - 1 merges, of rising height.
 
     The same distances always give the same tree; between equal distances the lowest index goes first.
@@ -194,10 +227,10 @@ def linkage_tree(distance: Tensor, linkage: Linkage = "average") -> Floats:
     """
     if linkage not in get_args(Linkage):
         raise InvalidInput(f"linkage must be one of {', '.join(get_args(Linkage))}, got {linkage!r}")
-    distance = _square(distance)
-    if len(distance) == 1:
+    pairs = _pairs(distance)
+    if len(pairs) == 0:
         return np.zeros((0, 4))
-    tree: Floats = hierarchy.linkage(squareform(distance.numpy(), checks=False), method=linkage)
+    tree: Floats = hierarchy.linkage(pairs, method=linkage)
     return tree
 
 
@@ -228,16 +261,22 @@ class RemovalOrder:
         self._check_channels()
 
     def _check_channels(self) -> None:
-        leaves = {channel: step for step, channel in enumerate(self.removed.tolist())}
-        if len(leaves) != len(self.removed) or min(leaves, default=0) < 0:
+        steps = np.arange(len(self.removed))
+        if self.stand_in.min(initial=0) < NOBODY:
+            raise InvalidInput(f"stand_in must name channels or NOBODY, got channel {self.stand_in.min()}")
+        highest = max(self.removed.max(initial=0), self.stand_in.max(initial=0))
+        leaves = np.full(highest + 2, len(steps))  # channel -> its step; NOBODY finds the last entry
+        leaves[self.removed] = steps
+        if self.removed.min(initial=0) < 0 or not np.array_equal(leaves[self.removed], steps):
             raise InvalidInput(
                 "removed must name each channel at most once, got a repeated or negative index"
             )
-        for step, channel in enumerate(self.stand_in.tolist()):
-            if channel < NOBODY or leaves.get(channel, len(leaves)) <= step:
-                raise InvalidInput(
-                    f"stand_in must still be there at its step, got channel {channel} at step {step}"
-                )
+        early = np.flatnonzero(leaves[self.stand_in] <= steps)
+        if len(early):
+            raise InvalidInput(
+                f"stand_in must still be there at its step, got channel {self.stand_in[early[0]]} "
+                f"at step {early[0]}"
+            )
 
     def __len__(self) -> int:
         return len(self.removed)
@@ -276,8 +315,9 @@ def removal_order(tree: Floats, gamma: Tensor | Floats) -> RemovalOrder:
     representative = list(range(len(size)))
     removed, stand_in = [], []
     for left, right in tree[:, :2].astype(np.int64).tolist():
-        pair = (representative[left], representative[right])
-        kept, gone = sorted(pair, key=lambda channel: (-size[channel], channel))
+        kept, gone = representative[left], representative[right]
+        if size[gone] > size[kept] or (size[gone] == size[kept] and gone < kept):
+            kept, gone = gone, kept
         representative.append(kept)
         removed.append(gone)
         stand_in.append(kept)

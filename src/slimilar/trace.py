@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -23,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from slimilar import ops, unseen
 from slimilar.copies import check_model, copy_with, named_tensors, on_meta, unwrap
 from slimilar.errors import InvalidInput, TraceError
-from slimilar.labels import CONSTANT, NONE, Atoms, Labels, Ties, atoms_in
+from slimilar.labels import CONSTANT, NONE, Atoms, Labels, Ties, atoms_in, side_by_side
 from slimilar.memory import equal, memory, same_channels
 from slimilar.records import (
     Axis,
@@ -41,7 +42,14 @@ from slimilar.records import (
     Write,
 )
 from slimilar.shapes import shortcut
-from slimilar.trees import Example, arguments, map_tensors, tensors_in
+from slimilar.trees import Example, arguments, map_operands, map_tensors, operands, tensors_in
+
+
+@cache
+def name_of(func: Any) -> str:
+    """Return the name of an operator without its overload."""
+    name: str = func.name()
+    return name.split(".")[0].replace("::", ".")
 
 
 class Tracer(TorchDispatchMode):
@@ -85,13 +93,11 @@ class Tracer(TorchDispatchMode):
 
     def tie(self, a: Tensor, b: Tensor, sums: bool = False) -> None:
         """Tie labels position by position; what meets a constant has to stay."""
-        a, b = torch.broadcast_tensors(a, b)
-        fixed = (a == CONSTANT) != (b == CONSTANT)
-        if bool(fixed.any()):
-            self.freeze((torch.maximum(a, b)[fixed],), "meets constant padding")
-        both = (a >= 0) & (b >= 0) & (a != b)
-        if bool(both.any()):
-            (self.sums if sums else self.ties).add(a[both], b[both])
+        x, y = side_by_side(a, b)
+        if x.min(initial=0) == CONSTANT or y.min(initial=0) == CONSTANT:
+            fixed = (x == CONSTANT) != (y == CONSTANT)
+            self.freeze((torch.from_numpy(np.maximum(x, y)[fixed]),), "meets constant padding")
+        (self.sums if sums else self.ties).add(x, y)
 
     def bind(self, a: Tensor, b: Tensor) -> None:
         """Tie labels that do not meet, because the code is assumed to treat them alike."""
@@ -183,28 +189,34 @@ class Tracer(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        if self.meta:
+        ins = operands((*args, *kwargs.values()))
+        if self.meta and not all(t.is_meta for t in ins):
             args, kwargs = map_tensors(self._to_meta, (args, kwargs))
-        name = func.name().split(".")[0].replace("::", ".")
+            ins = operands((*args, *kwargs.values()))
+        name = name_of(func)
         turn = self._turns[-1][name]
         self._turns[-1][name] += 1
         module = self._stack[-1]
         signature = (name, self._places[module], turn)
-        before = [self.index(t) for t in tensors_in((args, kwargs))]
+        before = [self.index(t) for t in ins]
         quick = shortcut(name, args, kwargs) if self.meta else None
         result = quick(*args) if quick else func(*args, **kwargs)
         call = ops.Call(func, name, args, kwargs, result, module, signature)
-        self._record(call, before, ops.apply(self, call))
+        self._record(call, before, self._labels_after(call, before))
         if signature in self.choices.mend:
             for found in ops.held_integers(self, call):
                 self.hold(Integer(*found))
         return result
 
+    def _labels_after(self, call: ops.Call, inputs: list[int]) -> list[Labels]:
+        """Return the labels of every output of a call."""
+        return ops.apply(self, call)
+
     def _record(self, call: ops.Call, inputs: list[int], labels: list[Labels]) -> None:
         seen = [self.values[i] for i in inputs]
         dynamic = any(v.dynamic for v in seen)
         uniform = ops.is_uniform(call, seen)
-        refs = map_tensors(lambda t: Ref(self.index(t)), call.bound)
+        refs = map_operands(lambda t: Ref(self.index(t)), call.bound)
         if call.overwrites and seen:
             self._overwrite(call, seen[0].labels, labels[0])
         outputs = tuple(
@@ -369,6 +381,6 @@ def _rejected(example: Example, error: Exception) -> str:
 
 __all__ = [
     "Axis", "Choices", "Example", "Freeze", "Integer", "Norm", "Op", "Read", "Ref", "Trace", "Value",
-    "Write", "arguments", "check_model", "copy_with", "map_tensors", "named_tensors", "on_meta",
+    "Write", "arguments", "check_model", "copy_with", "map_tensors", "name_of", "named_tensors", "on_meta",
     "tensors_in", "trace", "unwrap",
 ]  # fmt: skip

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from torch import Tensor, nn
@@ -52,3 +52,29 @@ def tensors_in(tree: Any) -> Iterator[Tensor]:
     elif hasattr(tree, "__dict__") and not isinstance(tree, nn.Module | type):
         for x in vars(tree).values():
             yield from tensors_in(x)
+
+
+def operands(arguments: Iterable[Any]) -> list[Tensor]:
+    """Return the tensors among the arguments or results of an ATen operator: bare, or in one list.
+
+    The same as `tensors_in`, for the only shapes that an operator knows, and several times faster.
+    """
+    found: list[Tensor] = []
+    for x in arguments:
+        if isinstance(x, Tensor):
+            found.append(x)
+        elif type(x) in (list, tuple):
+            found += [y for y in x if isinstance(y, Tensor)]
+    return found
+
+
+def map_operands(function: Callable[[Tensor], Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Apply a function to the tensors among the named arguments of an ATen operator."""
+    return {
+        name: function(x)
+        if isinstance(x, Tensor)
+        else [function(y) if isinstance(y, Tensor) else y for y in x]
+        if type(x) in (list, tuple)
+        else x
+        for name, x in arguments.items()
+    }

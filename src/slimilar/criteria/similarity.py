@@ -12,9 +12,10 @@ from torch import Tensor
 from slimilar.criteria.base import Facts, Weights, free_units, renumber
 from slimilar.groups import BatchNorm, ChannelGroup
 from slimilar.similarity import (
+    Floats,
     Linkage,
     RemovalOrder,
-    channel_distance,
+    channel_pairs,
     is_uninformative,
     linkage_tree,
     normalise,
@@ -49,16 +50,18 @@ class Similarity:
         return renumber(removal_order(tree, spread(group, weights)[units]), units)
 
 
-def group_distance(group: ChannelGroup, weights: Weights) -> Tensor | None:
-    """Return the distance of every two free units: the sum over the batch norms that normalise the group."""
+def group_distance(group: ChannelGroup, weights: Weights) -> Floats | None:
+    """Return the distance of every two free units i < j: the sum over the batch norms that normalise the group."""
     units = torch.from_numpy(free_units(group))
-    parts = [
-        channel_distance(beta[place], gamma[place])
+    found = [
+        (beta[place], gamma[place])
         for norm in group.batch_norms
         for beta, gamma in [moments_of(norm, weights)]
         for place in torch.from_numpy(norm.positions)[units].T
     ]
-    return torch.stack(parts).sum(0) if parts else None
+    if not found:
+        return None
+    return channel_pairs(torch.stack([b for b, _ in found]), torch.stack([g for _, g in found]))
 
 
 def spread(group: ChannelGroup, weights: Weights) -> Tensor:

@@ -10,7 +10,9 @@ import torch
 
 from slimilar.labels import NONE, Labels
 from slimilar.ops.elementwise import elementwise
+from slimilar.ops.joining import cat
 from slimilar.ops.moving import move, same, view
+from slimilar.ops.norms import batch_norm
 from slimilar.ops.table import RULES, Call
 from slimilar.records import Value
 
@@ -33,6 +35,16 @@ def apply(t: Tracer, call: Call) -> list[Labels]:
         return [NONE] * len(outs)
     found = function(t, call)
     return found if len(found) == len(outs) else [found[0], *[NONE] * (len(outs) - 1)]
+
+
+def is_widthless(call: Call) -> bool:
+    """Tell whether a call treats its channels alike however many there are, so that none can arrive elsewhere."""
+    if call.name == "aten.convolution":
+        return call["groups"] == 1 and not call["transposed"]
+    function = RULES.get(call.name, elementwise)
+    return function in (batch_norm, cat) or (
+        function is elementwise and torch.Tag.pointwise in call.func.tags
+    )
 
 
 _UNIFORM = {

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from slimilar.labels import Labels, axes_of
 from slimilar.records import Signature
-from slimilar.trees import tensors_in
+from slimilar.trees import operands
 
 if TYPE_CHECKING:
     from slimilar.trace import Tracer
@@ -51,12 +51,12 @@ class Call:
     @cached_property
     def outs(self) -> list[Tensor]:
         """The tensors that came out."""
-        return list(tensors_in(self.result))
+        return operands(self.result if type(self.result) in (tuple, list) else (self.result,))
 
     @cached_property
     def ins(self) -> list[Tensor]:
         """The tensors that went in."""
-        return list(tensors_in((self.args, self.kwargs)))
+        return operands((*self.args, *self.kwargs.values()))
 
     @property
     def overwrites(self) -> bool:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from slimilar.groups import Grouping, Indices
-from slimilar.labels import classes
 from slimilar.plan import Plan
 from slimilar.trace import Op, Trace, Value
 
@@ -114,7 +113,7 @@ class _Reasons:
 
     def __init__(self, plan: Plan) -> None:
         trace, grouping = plan.structure.trace, plan.structure.grouping
-        self.label = classes(trace.atom_count, [trace.ties, trace.sums])
+        self.label = trace.together
         self.ends = np.array([*grouping.offsets[1:], grouping.unit_count])
         said: Mapping[str, str] = {f.name: f.reason for f in plan.frozen}
         open_groups = {id(g) for g in plan.groups}
