@@ -34,11 +34,13 @@ def axes_of(factor: Tensor) -> tuple[int, ...]:
 
 def compact(factor: Tensor) -> Tensor:
     """Give every axis along which the labels do not vary the size 1."""
+    for axis, (size, stride) in enumerate(zip(factor.shape, factor.stride(), strict=True)):
+        if size > 1 and stride == 0:
+            factor = factor.narrow(axis, 0, 1)
     for axis, size in enumerate(factor.shape):
         if size > 1:
             first = factor.narrow(axis, 0, 1)
-            if factor.stride(axis) == 0 or bool((factor == first).all()):
-                factor = first
+            factor = first if bool((factor == first).all()) else factor
     return factor
 
 
@@ -79,12 +81,12 @@ class Ties:
         self._pairs.append((a, b))
 
     def pairs(self) -> Atoms:
-        """Return all pairs of different atoms as an array of shape (2, n)."""
+        """Return all pairs as an array of shape (2, n)."""
         nobody = np.empty(0, np.int64)
         a = np.concatenate([nobody, *(a for a, _ in self._pairs)])
         b = np.concatenate([nobody, *(b for _, b in self._pairs)])
-        found: Atoms = np.stack([a, b])[:, (a != b) & (a >= 0) & (b >= 0)]
-        return found
+        pairs: Atoms = np.stack([a, b])
+        return pairs if pairs.min(initial=0) >= 0 else pairs[:, (a >= 0) & (b >= 0)]
 
 
 def classes(count: int, pairs: Sequence[Atoms]) -> Atoms:

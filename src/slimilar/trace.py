@@ -55,6 +55,11 @@ def name_of(func: Any) -> str:
 class Tracer(TorchDispatchMode):
     """Carry labels along while a copy of the model runs."""
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled here; without this, torch wraps every call in a guard against it."""
+        return False
+
     def __init__(self, model: nn.Module, choices: Choices, meta: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.choices, self.meta = choices, meta
@@ -273,8 +278,10 @@ class Tracer(TorchDispatchMode):
         for axis, size in enumerate(shape):
             if size > 1:
                 self.axes.append(Axis(name, axis, size, self.atom_count))
-                atoms = torch.arange(self.atom_count, self.atom_count + size)
-                labels.append(atoms.reshape([-1 if a == axis else 1 for a in range(len(shape))]))
+                atoms = np.arange(self.atom_count, self.atom_count + size)
+                labels.append(
+                    torch.from_numpy(atoms.reshape([-1 if a == axis else 1 for a in range(len(shape))]))
+                )
                 self.atom_count += size
         return tuple(labels)
 

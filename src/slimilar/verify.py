@@ -30,11 +30,16 @@ Masks = Mapping[
     Place, list[tuple[int, int, Tensor]]
 ]  # which of its tensors, along which axis, which positions
 
-_SIDE = 64  # pictures at least half as large again are made as small as this
+_SIDE = 32  # pictures twice as large are made as small as this: most networks halve them five times
 
 
 class Masked(TorchDispatchMode):
     """Run a model with some channels set to zero wherever they are read; note which operators run."""
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Nothing is compiled here; without this, torch wraps every call in a guard against it."""
+        return False
 
     def __init__(self, masks: Masks) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -149,7 +154,7 @@ def _smaller(example: Example) -> Example | None:
     """Return an example with small pictures, None where they are small already or there are none."""
     found = [t.shape[-2:] for t in tensors_in(example) if t.is_floating_point() and t.ndim == 4]
     sides = [side for shape in found for side in shape]
-    if not sides or min(sides) < 1.5 * _SIDE:
+    if not sides or min(sides) < 2 * _SIDE:
         return None
     scale = _SIDE / min(sides)
 
