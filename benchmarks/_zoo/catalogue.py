@@ -1,7 +1,7 @@
 """Which architectures are tried, and which are left out, by a stated rule.
 
 Everything of torchvision (classification, segmentation, video, optical flow, detection: the backbone) and of timm is
-built without memory. Architectures without batch norm are listed and left out, unless they are asked for. Of timm
+built without memory. Those without batch norm come last. Of timm
 architectures that are made of the same modules (class names along each module's path, its own name without digits)
 in other numbers and widths, only the one with the fewest parameters is tried; `--all` tries every one.
 """
@@ -126,3 +126,11 @@ def chosen(entries: list[Entry], everything: bool) -> list[Entry]:
         found.setdefault(e.library + e.made_of, e)
     rest = [e for e in ordered if e not in found.values() and (everything or e.library == "torchvision")]
     return [*found.values(), *rest]
+
+
+def without_norms(entries: list[Entry]) -> list[Entry]:
+    """Return architectures without batch norm (transformers, mostly), one of each kind, small ones first."""
+    found: dict[str, Entry] = {}
+    for e in sorted((e for e in entries if not e.batch_norms), key=lambda e: (e.params, e.key)):
+        found.setdefault(e.library + e.made_of, e)
+    return list(found.values())

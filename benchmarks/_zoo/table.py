@@ -31,32 +31,34 @@ def kind(reason: str) -> str:
     return "fixed" if any(k in p for p in parts for k in _FIXED) else "unknown"
 
 
-# how the rows on file came about; a run from the start by the command above has none of these limits
-_NOTES = (
-    "NOT a clean run: rows were gathered while faults were mended, so earlier rows are of earlier versions; failures",
-    "were tried again after mending (raft_large, googlenet, efficientvit_m0, lambda_resnet26t/rpt, fastvit_sa12/mci0),",
-    "for the rival never. The list was stopped before its end. Limits on the shared machine: 200 to 300 s for",
-    "Slimilar's whole task, 90 s for Torch-Pruning's: its time-outs are no failures; part of the time its",
-    "process had lower priority.",
-    "Seconds are of the clock under changing load; they do not compare the tools (see speed.txt for that).",
-)
-
-
 def table(entries: list[Entry], picked: list[Entry], rows: Rows) -> str:
     """Return head, totals and one line for each architecture."""
-    return "\n".join([*_head(entries, picked), "", *_totals(rows), "", *_lines(picked, rows)])
+    normed = {e.key for e in picked if e.batch_norms}
+    main = {key: row for key, row in rows.items() if key[0] in normed}
+    rest = {key: row for key, row in rows.items() if key[0] not in normed}
+    return "\n".join(
+        [*_head(entries, picked), "", *_totals(main), *_without(rest), "", *_lines(picked, rows)]
+    )
+
+
+def _without(rows: Rows) -> Iterator[str]:
+    if rows:
+        counts = Counter(r["status"] for r in rows.values()).most_common()
+        yield f"Without batch norm: {len(rows)} tried: {', '.join(f'{n} {status}' for status, n in counts)}."
 
 
 def _head(entries: list[Entry], picked: list[Entry]) -> Iterator[str]:
     names = ("torch", "torchvision", "timm", "torch-pruning")
     with_norms = [e for e in entries if e.batch_norms]
+    listed = [e for e in picked if e.batch_norms]
     yield "python benchmarks/zoo.py"
-    yield f"{', '.join(f'{n} {version(n)}' for n in names)}; {platform.machine()}, one thread, a busy machine"
+    yield f"{', '.join(f'{n} {version(n)}' for n in names)}; {platform.machine()}, one thread"
     yield (
-        f"{len(entries)} architectures, {len(with_norms)} with batch norms, {len(picked)} listed: of timm's "
-        "architectures made of the same modules in other numbers and widths, the smallest."
+        f"{len(entries)} architectures, {len(with_norms)} with batch norms, {len(listed)} of them listed: of timm's "
+        "architectures made of the same modules in other numbers and widths, the smallest. "
+        f"{len(picked) - len(listed)} without batch norms, chosen alike."
     )
-    yield from _NOTES
+    yield "Seconds are of processor time, and so is the limit, the same for both: --seconds (60)."
     yield "Random weights; FLOPs cut to 60 % where possible (residual: inner, else joint); judged by the weights alone."
 
 
