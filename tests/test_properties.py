@@ -64,6 +64,12 @@ def test_masked_is_rewritten_for_each_step(step):
     check_masked(Network(["conv", step, "conv"]), "joint", seed=1)
 
 
+def test_narrow_groups_are_tried_on_either_side_of_a_cut():
+    steps = ["instance norm", "half by shape", "max pool", "slice by number", "depthwise"]
+    for seed in range(4):
+        check_masked(Network(steps), "joint", seed)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("second", STEPS)
 @pytest.mark.parametrize("first", STEPS)

@@ -78,12 +78,32 @@ def _fault(model: nn.Module, example: Example, structure: Structure) -> Mismatch
 
 
 def _trials(structure: Structure) -> list[Kept]:
-    """Return what stays in each trial: in narrow groups, which may lose as many by chance, every other one in turn."""
+    """Return what stays in each trial.
+
+    Narrow groups may by chance lose as many as another, or as many in front of a cut as behind it. Where there are
+    any, each also loses a single unit, of one run between cuts after the other, while its neighbours lose none.
+    """
     some, grouping = _some(structure), structure.grouping
     if all(group.width >= _NARROW for group in grouping.groups):
         return [some]
     of_group = np.repeat(np.arange(len(grouping.groups)), [group.width for group in grouping.groups])
-    return [some, some | (of_group % 2 == 0), some | (of_group % 2 == 1)]
+    most = max(map(len, _runs(structure).values()), default=1)
+    singles = [_single(structure, turn) for turn in range(min(most, _LEVELS))]
+    return [some, *(single | (of_group % 2 == side) for single in singles for side in (0, 1))]
+
+
+def _single(structure: Structure, turn: int) -> Kept:
+    """Remove one unit of every group, from the run between cuts whose turn it is."""
+    grouping, runs = structure.grouping, _runs(structure)
+    kept = np.ones(grouping.unit_count, np.bool_)
+    random = np.random.default_rng(turn)
+    for g, (start, group) in enumerate(zip(grouping.offsets, grouping.groups, strict=True)):
+        free = start + np.array([u for u in range(group.width) if u not in group.fixed], np.int64)
+        mine = runs.get(g, [free])
+        inside = np.intersect1d(mine[turn % len(mine)], free)
+        if group.width > 2 and len(inside):
+            kept[random.choice(inside)] = False
+    return kept
 
 
 def _structure(model: nn.Module, example: Example, residual: Residual, choices: Choices) -> Structure:
