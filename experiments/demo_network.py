@@ -88,9 +88,10 @@ def main() -> None:
     parser.add_argument(
         "--more", type=int, default=SECOND.epochs, help="epochs of the second cycle; 0 for none"
     )
+    parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--ship", action="store_true")
     args = parser.parse_args()
-    torch.set_num_threads(2)
+    torch.set_num_threads(args.threads)
     pictures, test = cifar("cifar10", "train", args.data), cifar("cifar10", "test", args.data)
     torch.manual_seed(SEED)
     common = {"test": test, "resume": True, "progress": show, "settings": Settings(seed=SEED, save_every=100)}

@@ -100,6 +100,19 @@ def test_a_full_disk_leaves_the_old_file(tmp_path):
     assert list(tmp_path.iterdir()) == [file]
 
 
+def test_an_interruption_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
+    def interrupted(handle):
+        raise KeyboardInterrupt
+
+    file = tmp_path / "file"
+    write_whole(file, b"old")
+    monkeypatch.setattr(os, "fsync", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write_whole(file, b"new")
+    assert file.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [file]
+
+
 def test_training_goes_on_after_a_full_disk(tmp_path):
     def fill(model, epoch):
         if epoch == 2:

@@ -29,13 +29,14 @@ def write_whole(path: Path, content: bytes) -> None:
         os.replace(unfinished, path)
         _sync_folder(path.parent)
     except OSError as error:
-        with contextlib.suppress(OSError):
-            unfinished.unlink(missing_ok=True)
         reason = error.strerror or str(error)
         raise TrainingError(
             f"{path} could not be written ({reason}); the file as it was before is intact, "
             "so free some space or choose another folder, then resume"
         ) from error
+    finally:  # also where Ctrl-C came in between
+        with contextlib.suppress(OSError):
+            unfinished.unlink(missing_ok=True)
 
 
 def _sync_folder(folder: Path) -> None:
