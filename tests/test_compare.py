@@ -263,7 +263,8 @@ def test_two_processes_end_with_the_same_rows(whole, tmp_path):
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed: '.[ray]'")
 @pytest.mark.filterwarnings("ignore")  # of Ray itself, while it starts and stops
 def test_a_cluster_ends_with_the_same_rows(whole, tmp_path, monkeypatch):
-    monkeypatch.setenv("PYTHONPATH", str(HERE))
+    places = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(places))
     found = compare(subject, TERMS, tmp_path, jobs=2, threads=1, engine="ray")
     assert plain(found) == plain(whole[1])
 

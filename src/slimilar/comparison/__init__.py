@@ -44,7 +44,7 @@ def compare(
     place, tell = Path(folder).expanduser(), progress or (lambda event: None)
     opened = subject if isinstance(subject, Subject) else subject()
     check(opened, terms)
-    about = {} if command is None else {"command": command}
+    about = {"model": opened.source} | ({} if command is None else {"command": command})
     with ledger.opened(place, fixed(opened, terms), about) as rows:
         every = list(entries(terms))
         wanted = [entry for entry in every if entry.key not in rows or rows[entry.key].error]

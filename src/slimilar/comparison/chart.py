@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,11 @@ from slimilar.errors import InvalidInput
 from slimilar.files import replacing
 
 # Okabe and Ito's colours, told apart by all kinds of eyes; the yellow is darker, for white paper.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#B8860B", "#56B4E9", "#000000")
-MARKERS = "oD^sv<P>pXh*d8"
+COLOURS = ("#009E73", "#CC79A7", "#B8860B", "#56B4E9", "#555555")
+DASHES = ("-", (0, (4, 1.5)), (0, (1, 1.2)))  # once round the colours each
+MARKERS = "^sv<P>pXh*d8"
+STRONG = {"similarity": "#0072B2", "span": "#D55E00"}  # ours stand out: wins and losses are seen at once
 STAGES = (("pruned", "right after pruning"), ("tuned", "after fine-tuning"))
-STRONG = ("similarity", "span")  # ours stand out, thicker, so that wins and losses are seen at once
 
 
 def can_draw() -> bool:
@@ -43,18 +45,47 @@ def _figure(found: Comparison) -> Any:
     )
     figures = importlib.import_module("matplotlib.figure")
     every = lines(found.rows)
-    names = list(dict.fromkeys(row.criterion for row in found.rows))
-    styles = {name: (COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)]) for i, name in enumerate(names)}
+    names = sorted({row.criterion for row in found.rows})  # whatever came first, the same colours
+    styles = _styles(names)
     stages = [stage for stage in STAGES if any(line.mean(stage[0]) is not None for line in every)]
     kinds = _kinds(every)
     size = (1.2 + 5.2 * max(1, len(stages)), 1.0 + 4.4 * max(1, len(kinds)))
     figure = figures.Figure(figsize=size, layout="constrained")
+    figure.suptitle(_title(found), fontsize=12, x=0.01, ha="left")
     axes = figure.subplots(max(1, len(kinds)), max(1, len(stages)), squeeze=False)
     for row, (title, chosen) in zip(axes, kinds, strict=False):
         for axis, (field, when) in zip(row, stages, strict=False):
             _panel(axis, found, chosen, field, styles)
             axis.set_title(f"{title}, {when}", fontsize=10.5, loc="left")
     return figure
+
+
+@dataclass(frozen=True)
+class _Style:
+    colour: str
+    marker: str
+    dashes: Any = "-"
+    strong: bool = False
+
+
+def _styles(names: Sequence[str]) -> dict[str, _Style]:
+    """Return a colour, a marker and a kind of line for every criterion, no two alike among as many as there are."""
+    styles = {name: _Style(STRONG[name], "oD"[i % 2], strong=True) for i, name in enumerate(STRONG)}
+    for i, name in enumerate(name for name in names if name not in STRONG):
+        dashes = DASHES[i // len(COLOURS) % len(DASHES)]
+        styles[name] = _Style(COLOURS[i % len(COLOURS)], MARKERS[i % len(MARKERS)], dashes)
+    return {name: styles[name] for name in names}
+
+
+def _title(found: Comparison) -> str:
+    terms, start = found.header["terms"], found.baseline
+    trained = int(terms["training pictures"].partition(",")[0])
+    parts = [str(found.header.get("model") or ""), f"{start.pictures:,} test pictures" if start else ""]
+    if terms["epochs"]:
+        parts.append(
+            f"fine-tuning: {terms['epochs']} epoch{'s'[: terms['epochs'] > 1]} of {trained:,} pictures"
+        )
+    return "; ".join(filter(None, parts))
 
 
 def _kinds(every: Sequence[Line]) -> list[tuple[str, list[Line]]]:
@@ -66,7 +97,7 @@ def _kinds(every: Sequence[Line]) -> list[tuple[str, list[Line]]]:
 
 
 def _panel(
-    axis: Any, found: Comparison, chosen: Sequence[Line], field: str, styles: dict[str, tuple[str, str]]
+    axis: Any, found: Comparison, chosen: Sequence[Line], field: str, styles: dict[str, _Style]
 ) -> None:
     start = found.baseline
     ends = []
@@ -77,7 +108,7 @@ def _panel(
         ends.append((name, points[0][1], points[0][0]))
         if start is not None:
             points.append((100.0, 100 * start.accuracy))
-        _line(axis, points, name, styles[name])
+        _line(axis, points, styles[name])
     _dress(axis, found)
     _label(axis, ends, styles)
 
@@ -91,12 +122,12 @@ def _points(chosen: Sequence[Line], name: str, field: str) -> list[tuple[float, 
     return found
 
 
-def _line(axis: Any, points: Sequence[tuple[float, float]], name: str, style: tuple[str, str]) -> None:
-    strong = name in STRONG
+def _line(axis: Any, points: Sequence[tuple[float, float]], style: _Style) -> None:
     x, y = zip(*points, strict=True)
     axis.plot(
-        x, y, color=style[0], marker=style[1], markersize=6.5 if strong else 5, linewidth=2.4 if strong else 1.2,
-        markeredgecolor="white", markeredgewidth=0.6, alpha=1 if strong else 0.85, zorder=3 if strong else 2,
+        x, y, color=style.colour, marker=style.marker, linestyle=style.dashes,
+        markersize=7 if style.strong else 5.5, linewidth=2.4 if style.strong else 1.2,
+        markeredgecolor="white", markeredgewidth=0.6, zorder=3 if style.strong else 2,
     )  # fmt: skip
 
 
@@ -117,24 +148,27 @@ def _dress(axis: Any, found: Comparison) -> None:
         )  # fmt: skip
 
 
-def _label(axis: Any, ends: Sequence[tuple[str, float, float]], styles: dict[str, tuple[str, str]]) -> None:
+def _label(axis: Any, ends: Sequence[tuple[str, float, float]], styles: dict[str, _Style]) -> None:
     """Write every name beside the left end of its line, pushed apart where they would meet."""
     if not ends:
         return
     low, high = axis.get_ylim()
     left, right = axis.get_xlim()
+    axis.set_xticks([tick for tick in axis.get_xticks() if left <= tick <= right])
     axis.set_xlim(left - 0.42 * (right - left), right)
     axis.set_ylim(low, high)
+    axis.spines["bottom"].set_bounds(left, right)
     ordered = sorted(ends, key=lambda end: end[1])
-    places = apart([y for _, y, _ in ordered], (high - low) / 21, low, high)
+    gap = (high - low) / 21
+    places = apart([y for _, y, _ in ordered], gap, low + gap / 2, high - gap / 2)
     edge = min(x for _, _, x in ordered) - 0.075 * (right - left)
     for (name, y, x), place in zip(ordered, places, strict=True):
-        axis.plot(
-            [edge + 0.01 * (right - left), x], [place, y], color=styles[name][0], linewidth=0.5, alpha=0.6
-        )
+        style = styles[name]
+        axis.plot([edge + 0.01 * (right - left), x], [place, y], color=style.colour, linewidth=0.5, alpha=0.6)
         axis.text(
-            edge, place, f"{name} {y:.1f}", color=styles[name][0], fontsize=8, ha="right", va="center",
-            fontweight="bold" if name in STRONG else "normal",
+            edge, place, f"{name} {y:.1f}", color=style.colour, fontsize=8, ha="right", va="center",
+            fontweight="bold" if style.strong else "normal",
+            bbox={"facecolor": "white", "edgecolor": "none", "pad": 0.6},
         )  # fmt: skip
 
 

@@ -36,13 +36,17 @@ def opened(folder: Path, fixed: Mapping[str, Any], about: Mapping[str, Any]) -> 
     folder.mkdir(parents=True, exist_ok=True)
     with _alone(folder):
         path = folder / HEADER
-        if path.exists():
-            _check(folder, read_json(path)["terms"], fixed)
-        else:
-            made_by = {"slimilar": __version__, "torch": torch.__version__, "numpy": numpy.__version__}
-            header = {**about, "made by": {**made_by, "python": platform.python_version()}, "terms": fixed}
-            write_text(path, json.dumps(header, indent=1) + "\n")
+        header = read_json(path) if path.exists() else {"made by": _versions(), "terms": dict(fixed)}
+        _check(folder, header["terms"], fixed)
+        now = {**header, **about}  # the command is the last one, which may have added rows
+        if not path.exists() or now != header:
+            write_text(path, json.dumps(now, indent=1) + "\n")
         yield _mended(folder / ROWS)
+
+
+def _versions() -> dict[str, str]:
+    used = {"slimilar": __version__, "torch": torch.__version__, "numpy": numpy.__version__}
+    return {**used, "python": platform.python_version()}
 
 
 def _check(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
