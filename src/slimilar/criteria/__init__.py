@@ -9,6 +9,7 @@ from typing import Any
 from slimilar.criteria.base import Criterion, Facts, Sight, Weights
 from slimilar.criteria.duplicates import Duplicates
 from slimilar.criteria.geometric import GeometricMedian
+from slimilar.criteria.lasso import ChannelLasso
 from slimilar.criteria.ranking import Ranking
 from slimilar.criteria.similarity import Similarity
 from slimilar.criteria.slimming import Slimming
@@ -16,11 +17,13 @@ from slimilar.criteria.soft import Soft
 from slimilar.criteria.span import Span
 from slimilar.criteria.sparsity import StructuredSparsity
 from slimilar.criteria.taylor import Taylor
+from slimilar.criteria.thinet import ThiNet
 from slimilar.criteria.training import training_hooks
 from slimilar.names import choose
 from slimilar.similarity import Linkage
 
 __all__ = [
+    "ChannelLasso",
     "Criterion",
     "Duplicates",
     "Facts",
@@ -33,6 +36,7 @@ __all__ = [
     "Span",
     "StructuredSparsity",
     "Taylor",
+    "ThiNet",
     "Weights",
     "available",
     "facts",
@@ -69,6 +73,8 @@ _KNOWN: dict[str, _Entry] = {
     "structured-sparsity": _entry(StructuredSparsity),
     "duplicates": _entry(Duplicates),
     "geometric-median": _entry(GeometricMedian),
+    "thinet": _entry(ThiNet),
+    "channel-lasso": _entry(ChannelLasso),
     "soft": _entry(Soft),
     "magnitude-l1": _entry(lambda: Ranking("magnitude-l1")),
     "magnitude-l2": _entry(lambda: Ranking("magnitude-l2")),

@@ -1,0 +1,120 @@
+r"""What each channel contributes to what its readers write, at sampled places.
+
+At every place a reader writes
+$$y_o = \sum_c \hat{x}_{oc}, \qquad \hat{x}_{oc} = \sum_k w_{ock} x_{ck},$$
+where c runs over channels and k over taps. Methods that choose channels by keeping the next layer's output (ThiNet,
+LASSO) need no more than the matrix $G_{cd} = E[\hat{x}_c \hat{x}_d]$ over sampled places and outputs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from slimilar import replay
+from slimilar.criteria.base import Floats, Ints, Sight, Weights
+from slimilar.groups import ChannelGroup
+from slimilar.substitute.sites import Site, find_sites, patches, pixels
+
+_OUTPUTS = 16  # of a reader, drawn anew for each batch
+_SAMPLES = 8  # for each channel of the group, at least
+_FEWEST = 4096
+
+
+@dataclass(frozen=True, eq=False)
+class _Reading:
+    """One reader of one group: `units[p]` is the group's unit at position p of the reader's input, or -1."""
+
+    group: int
+    site: Site
+    units: Ints
+
+
+def contribution_grams(groups: Sequence[ChannelGroup], weights: Weights, sight: Sight) -> list[Floats | None]:
+    """Return the matrix G of every group, or None where nobody reads it.
+
+    With several readers it is the sum of theirs, each as a share of the power that the group brings to it.
+    """
+    readings = _readings(groups, sight)
+    tensors = {name: t.detach() for name, t in weights.tensors.items()}
+    sums = [torch.zeros(groups[r.group].width, groups[r.group].width, dtype=torch.float64) for r in readings]
+    with torch.no_grad():
+        for i, batch in enumerate(sight.batches):
+            generator = torch.Generator().manual_seed(sight.seed + i)
+            values, position = replay.start(sight.tape, [batch]), 0
+            for reading, total in zip(readings, sums, strict=True):
+                replay.run(sight.tape, values, tensors, position, reading.site.op)
+                position = reading.site.op
+                width = groups[reading.group].width
+                rows = -(-max(_FEWEST, _SAMPLES * width) // len(sight.batches))
+                for part in _parts(sight, reading.site, values, tensors, rows, generator):
+                    mine = by_unit(part, reading.units, width)
+                    total += (mine.T @ mine).double()
+            if sight.progress is not None:
+                sight.progress("looking at activations", i + 1, len(sight.batches))
+    return _together(readings, sums, len(groups))
+
+
+def _together(readings: Sequence[_Reading], sums: Sequence[Tensor], count: int) -> list[Floats | None]:
+    found: list[Floats | None] = [None] * count
+    for reading, total in zip(readings, sums, strict=True):
+        share = (total / total.sum().clamp_min(torch.finfo(total.dtype).tiny)).numpy()
+        before = found[reading.group]
+        found[reading.group] = share if before is None else before + share
+    return found
+
+
+def _readings(groups: Sequence[ChannelGroup], sight: Sight) -> list[_Reading]:
+    """Return who reads which group, in the order in which readers run."""
+    starts = [sight.grouping.offsets[list(sight.grouping.groups).index(g)] for g in groups]
+    found = []
+    for site in find_sites(sight.trace, sight.grouping, sight.tape):
+        for g, (start, group) in enumerate(zip(starts, groups, strict=True)):
+            inside = (site.units >= start) & (site.units < start + group.width)
+            if inside.any():
+                found.append(_Reading(g, site, np.where(inside, site.units - start, -1)))
+    return found
+
+
+def by_unit(parts: Tensor, units: Ints, width: int) -> Tensor:
+    """Return contributions (samples, positions) as (samples, units): a unit's positions are added up."""
+    inside = torch.from_numpy(np.flatnonzero(units >= 0))
+    found = parts.new_zeros(len(parts), width)
+    return found.index_add_(1, torch.from_numpy(units)[inside], parts[:, inside])
+
+
+def _parts(
+    sight: Sight, site: Site, values: replay.Values, tensors: dict[str, Tensor], rows: int, generator: torch.Generator
+) -> Iterator[Tensor]:  # fmt: skip
+    """Yield contributions (samples, positions) of one batch, for one drawn output after the other."""
+    weight = tensors[site.weight].movedim(site.weight_axis, 1)
+    weight = weight.reshape(*weight.shape[:2], -1)  # (outputs, inputs, taps)
+    outputs = torch.randperm(len(weight), generator=generator)[:_OUTPUTS]
+    seen, taps = _seen(sight, site, values, tensors, -(-rows // len(outputs)), generator)
+    for o in outputs.tolist():
+        kernel = weight.new_zeros(len(site.units), weight.shape[2])
+        positions = site.blocks(len(weight))[o * site.groups // len(weight)][1]
+        kernel[torch.from_numpy(positions)] = weight[o, torch.from_numpy(site.weight_index[positions])]
+        if taps == 1 and kernel.shape[1] > 1:  # one tap of a transposed convolution
+            kernel = kernel[:, torch.randint(kernel.shape[1], (1,), generator=generator)]
+        yield torch.einsum("rpk,pk->rp", seen, kernel)
+
+
+def _seen(
+    sight: Sight, site: Site, values: replay.Values, tensors: dict[str, Tensor], rows: int, generator: torch.Generator
+) -> tuple[Tensor, int]:  # fmt: skip
+    """Return what a reader sees at sampled places: (samples, positions, taps), and the number of taps."""
+    play, x, kernel = sight.tape.plays[site.op], values[site.value], tensors[site.weight]
+    if "convolution" in play.func.name() and not play.args[6] and kernel.ndim in (3, 4):
+        shape = sight.trace.values[sight.trace.ops[site.op].outputs[0]].shape[2:]
+        places = torch.randperm(int(np.prod(shape)), generator=generator)[: -(-rows // len(x))]
+        if len(places) * len(x) > rows:
+            x = x[torch.randperm(len(x), generator=generator)[: max(1, rows // len(places))]]
+        taps = tuple(kernel.shape[2:])
+        found = patches(x, play, taps, places)
+        return found.reshape(len(found), x.shape[1], -1), int(np.prod(taps))
+    return pixels(x, site.axis, rows, generator)[:, :, None], 1

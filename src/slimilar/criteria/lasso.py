@@ -1,0 +1,162 @@
+r"""Channel pruning by LASSO (He et al., 2017): which channels does the next layer's output need?
+
+With $\hat{x}_c$ the part of channel c in what a reader writes, and $y = \sum_c \hat{x}_c$,
+$$\min_\beta \tfrac12 E\Big[\big(y - \sum_c \beta_c \hat{x}_c\big)^2\Big] + \lambda \lVert \beta \rVert_1$$
+leaves, the larger $\lambda$, the fewer channels. The path of solutions is piecewise linear in $\lambda$ and is followed
+from where all are zero: the channels that come in last leave first. What is left is then fitted to the output by
+least squares: `substitute="linear"`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from slimilar.criteria.base import Facts, Floats, Ints, Weights, by_share, free_units
+from slimilar.criteria.contributions import contribution_grams
+from slimilar.groups import ChannelGroup
+from slimilar.similarity import RemovalOrder
+
+_RIDGE = 1e-6  # of the mean power of a channel: what a finite sample leaves uncertain anyway
+_DEPENDENT = 1e-9  # a channel with less than this share of its power to itself is a combination of others
+
+
+@dataclass(frozen=True)
+class ChannelLasso:
+    """Remove what LASSO gives up first as lambda grows; a height is a share of the layer."""
+
+    name: str = "channel-lasso"
+    facts: ClassVar[Facts] = Facts(
+        "Channels that LASSO can do without in the next layer's output leave, the same share in every layer.",
+        needs="pictures",
+        tag="CP",
+        substitute="linear",
+    )
+
+    def orders(self, groups: Sequence[ChannelGroup], weights: Weights) -> list[RemovalOrder | str]:
+        """Return the removal order of every group."""
+        assert weights.sight is not None  # the facts say that pictures are needed
+        grams = contribution_grams(groups, weights, weights.sight)
+        found: list[RemovalOrder | str] = []
+        for turn, (group, gram) in enumerate(zip(groups, grams, strict=True)):
+            free = free_units(group)
+            if gram is None:
+                found.append("nobody reads these channels")
+            else:
+                found.append(by_share(free[leaving_order(gram[np.ix_(free, free)])], turn))
+        return found
+
+
+def leaving_order(gram: Floats) -> Ints:
+    """Return channels as LASSO gives them up: never needed first, the first to come in last.
+
+    >>> leaving_order(np.diag([3.0, 0.0, 1.0, 2.0])).tolist()
+    [1, 2, 3, 0]
+    """
+    level = _RIDGE * max(float(np.diagonal(gram).mean()), np.finfo(np.float64).tiny)
+    entered: dict[int, int] = {}
+    for _, beta in lasso_path(gram + level * np.eye(len(gram)), gram.sum(1)):
+        for c in np.flatnonzero(beta):
+            entered.setdefault(int(c), len(entered))
+        if len(entered) == len(gram):
+            break
+    never = [c for c in np.argsort(np.diagonal(gram), kind="stable").tolist() if c not in entered]
+    return np.array(never + sorted(entered, key=lambda c: -entered[c]), np.int64)
+
+
+def lasso_path(gram: Floats, target: Floats) -> Iterator[tuple[float, Floats]]:
+    r"""Yield the knots $(\lambda, \beta)$ of a LASSO, from the smallest lambda at which all are zero down to 0.
+
+    $$\min_\beta \tfrac12 \beta^\top G \beta - t^\top \beta + \lambda \lVert \beta \rVert_1$$
+    Between two knots the solution is linear in lambda. A channel that is a combination of those already there never
+    comes in.
+
+    >>> [(round(s, 6), b.round(6).tolist()) for s, b in lasso_path(np.diag([2.0, 1.0]), np.array([4.0, 1.0]))]
+    [(4.0, [0.0, 0.0]), (1.0, [1.5, 0.0]), (0.0, [2.0, 1.0])]
+    """
+    walk = _Walk(gram, target)
+    yield walk.strength, walk.beta.copy()
+    for _ in range(8 * len(gram)):
+        if walk.strength <= walk.least or not walk.step():
+            return
+        yield walk.strength, walk.beta.copy()
+
+
+class _Walk:
+    """The homotopy (LARS with drops): the active channels, their signs, and the inverse of their part of G."""
+
+    def __init__(self, gram: Floats, target: Floats) -> None:
+        self.gram, self.rest = gram, target.astype(np.float64)  # rest: the gradient that is left, t - G beta
+        self.beta = np.zeros(len(gram))
+        self.strength = float(np.abs(self.rest).max(initial=0.0))
+        self.least = 1e-10 * self.strength
+        self.active: list[int] = []
+        self.signs = np.empty(0)
+        self.inverse = np.empty((0, 0))
+        self.out = np.diagonal(gram) <= 0  # never to come in
+        if self.strength > 0:
+            self._join(int(np.abs(self.rest).argmax()))
+
+    def step(self) -> bool:
+        """Go to the next knot; False if there is nobody to go on with."""
+        if not self.active:
+            return False
+        direction = self.inverse @ self.signs
+        slope = self.gram[:, self.active] @ direction
+        join, length = self._next_to_join(slope)
+        leaver = -1
+        with np.errstate(divide="ignore", invalid="ignore"):
+            until = -self.beta[self.active] / direction
+        until[~(until > 1e-12 * self.strength) | (self.beta[self.active] == 0)] = np.inf
+        if until.min() < length:
+            leaver, length, join = int(until.argmin()), float(until.min()), -1
+        self.beta[self.active] += length * direction
+        self.rest -= length * slope
+        self.strength -= length
+        if leaver >= 0:
+            self._drop(leaver)
+        elif join >= 0:
+            self._join(join)
+        return True
+
+    def _next_to_join(self, slope: Floats) -> tuple[int, float]:
+        """Return who comes in next, and how far lambda falls until then; -1 if it falls to 0 before."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            above = (self.strength - self.rest) / (1 - slope)
+            below = (self.strength + self.rest) / (1 + slope)
+        tiny = 1e-12 * self.strength
+        above[~(above > tiny)] = np.inf
+        below[~(below > tiny)] = np.inf
+        steps = np.minimum(above, below)
+        steps[self.active] = np.inf
+        steps[self.out] = np.inf
+        best = int(steps.argmin())
+        return (best, float(steps[best])) if steps[best] < self.strength else (-1, self.strength)
+
+    def _join(self, c: int) -> None:
+        """Take a channel in, unless those there can say all that it says; border the inverse."""
+        column = self.gram[self.active, c]
+        against = self.inverse @ column
+        own = float(self.gram[c, c] - column @ against)
+        if own <= _DEPENDENT * self.gram[c, c]:
+            self.out[c] = True
+            return
+        edge = np.append(-against, 1.0)
+        size = len(self.active)
+        inverse = np.zeros((size + 1, size + 1))
+        inverse[:size, :size] = self.inverse
+        self.inverse = inverse + np.outer(edge, edge) / own
+        self.active.append(c)
+        self.signs = np.append(self.signs, np.sign(self.rest[c]))
+
+    def _drop(self, i: int) -> None:
+        """Let the i-th active channel go; take its row and column out of the inverse."""
+        self.beta[self.active[i]] = 0.0
+        rest = np.delete(np.arange(len(self.active)), i)
+        row = self.inverse[i]
+        self.inverse = (self.inverse - np.outer(row, row) / row[i])[np.ix_(rest, rest)]
+        self.signs = self.signs[rest]
+        del self.active[i]
