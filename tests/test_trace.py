@@ -150,6 +150,27 @@ def test_frozen_batch_norm():
     assert pruned(chain(Frozen(6)))[1].weight.shape == (5,)
 
 
+def test_frozen_batch_norm_speaks_for_its_channels():
+    frozen, usual = chain(Frozen(6)).double(), chain(nn.BatchNorm2d(6)).double()
+    usual[1].load_state_dict(frozen[1].state_dict(), strict=False)
+    x = X.double()
+    plans = [slimilar.analyze(net, x) for net in (frozen, usual)]
+    assert [[n.module for n in g.batch_norms] for g in plans[0].groups] == [["1"]]
+    heights = [[o.heights.tolist() for o in plan.orders] for plan in plans]
+    assert heights[0] == heights[1]
+
+
+def test_distributed_data_parallel_is_unwrapped(tmp_path):
+    distributed = torch.distributed
+    distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'meeting'}", rank=0, world_size=1)
+    try:
+        small = pruned(nn.parallel.DistributedDataParallel(chain()))
+    finally:
+        distributed.destroy_process_group()
+    assert isinstance(small, nn.Sequential)
+    assert small[0].out_channels == 5
+
+
 class Tied(nn.Module):
     def __init__(self) -> None:
         super().__init__()

@@ -295,9 +295,11 @@ class Tracer(TorchDispatchMode):
 
             return hook
 
-        def leave(*_: Any) -> None:
-            self._stack.pop()
+        def leave(module: nn.Module, args: Any, result: Any) -> None:
+            path = self._stack.pop()
             self._turns.pop()
+            if ops.is_frozen_norm(module) and isinstance(result, Tensor):
+                ops.note_frozen_norm(self, path, module, result)
 
         for path, module in self.modules.items():
             if path:

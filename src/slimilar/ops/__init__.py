@@ -10,7 +10,7 @@ from slimilar.ops.cutting import slice_, split, split_with_sizes
 from slimilar.ops.elementwise import elementwise
 from slimilar.ops.joining import cat
 from slimilar.ops.moving import view
-from slimilar.ops.norms import batch_norm, group_norm, layer_norm
+from slimilar.ops.norms import batch_norm, group_norm, is_frozen_norm, layer_norm, note_frozen_norm
 from slimilar.ops.numbers import held_integers
 from slimilar.ops.picking import index
 from slimilar.ops.products import contraction, convolution
@@ -28,5 +28,5 @@ LEVELLED = {
 
 __all__ = [
     "LEVELLED", "RULES", "Call", "apply", "batch_norm", "contraction", "convolution", "elementwise", "group_norm",
-    "held_integers", "is_uniform", "is_widthless", "layer_norm", "reduction",
+    "held_integers", "is_frozen_norm", "is_uniform", "is_widthless", "layer_norm", "note_frozen_norm", "reduction",
 ]  # fmt: skip

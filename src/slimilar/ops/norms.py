@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from slimilar.labels import NONE, Labels, axes_of, on_axis
 from slimilar.ops.table import Call, along_axis, rule, touching
@@ -40,6 +40,25 @@ def batch_norm(t: Tracer, call: Call) -> list[Labels]:
     tensors = (names[0], names[1], names[2], names[3])
     t.norms.append(Norm(len(t.ops), call.module, vector.numpy(), tensors, eps, selects))
     return [(on_axis(vector, 1, call.x.ndim), *by_batch), *[NONE] * (len(call.outs) - 1)]
+
+
+_HELD = ("weight", "bias", "running_mean", "running_var")
+
+
+def is_frozen_norm(module: nn.Module) -> bool:
+    """Tell whether a module is a batch norm that was made a fixed scale and shift, as detectors do: buffers only."""
+    held = module._buffers
+    return all(n in held for n in _HELD) and not module._parameters and not module._modules
+
+
+def note_frozen_norm(t: Tracer, path: str, module: nn.Module, result: Tensor) -> None:
+    """Note such a batch norm: its weight and bias are the moments of its channels, too."""
+    vector, _ = along_axis(t.labels(result), 1, result.ndim)
+    if vector is not None and t.ops:
+        names = [f"{path}.{n}" for n in _HELD]
+        tensors = (names[0], names[1], names[2], names[3])
+        eps = float(getattr(module, "eps", 1e-5))
+        t.norms.append(Norm(len(t.ops) - 1, path, vector.numpy(), tensors, eps, False))
 
 
 def _own(t: Tracer, held: Sequence[Tensor | None]) -> list[Tensor]:
