@@ -14,8 +14,18 @@ from slimilar import models, replay
 from slimilar.calibration import to_batches
 from slimilar.criteria import Span, available, facts
 from slimilar.errors import InvalidInput
+from slimilar.prune import apply
 from slimilar.substitute.expected import expect
-from slimilar.substitute.solve import Moments, backward_elimination, least_squares, mixing, ridge
+from slimilar.substitute.hearing import hearing
+from slimilar.substitute.patch import Rows, fit
+from slimilar.substitute.solve import (
+    Moments,
+    backward_elimination,
+    block_elimination,
+    least_squares,
+    mixing,
+    ridge,
+)
 from slimilar.synthesis import synthesize
 from slimilar.trace import named_tensors, trace
 
@@ -129,6 +139,102 @@ def test_first_to_leave_is_the_one_that_costs_least_by_brute_force() -> None:
 
 
 # --- the tape -----------------------------------------------------------------------------------------------------
+
+
+def test_block_elimination_is_least_squares_without_the_block() -> None:
+    """After each step the kernel is the fit on what is left, and the cost is what the residual has grown by."""
+    x = torch.randn(300, 8, dtype=torch.float64, generator=generator()) @ torch.randn(
+        8, 8, dtype=torch.float64, generator=generator(1)
+    )
+    y = torch.randn(300, 3, dtype=torch.float64, generator=generator(2)) + x[:, :3]
+    heard = torch.tensor([1.0, 2.0, 0.5], dtype=torch.float64)
+
+    def residual(left: Tensor) -> tuple[Tensor, float]:
+        inputs = x[:, (left[:, None] * 2 + torch.arange(2)).flatten()]
+        kernel = torch.linalg.lstsq(inputs, y).solution
+        return kernel, float(((y - inputs @ kernel).square() * heard).sum())
+
+    found = block_elimination(x.T @ x, x.T @ y, 2, heard, 1, torch.zeros(4, dtype=torch.bool), (4, 3, 2, 1))
+    costs, before = [], residual(torch.arange(4))[1]
+    for count in (3, 2, 1):
+        left, kernel = found.fits[count]
+        wanted, error = residual(left)
+        assert torch.allclose(kernel.double(), wanted, atol=1e-5)
+        costs.append(error - before)
+        before = error
+    assert np.allclose(found.cost, costs, rtol=1e-8)
+    others = [residual(torch.tensor([j for j in range(4) if j != i]))[1] for i in range(4)]
+    assert int(found.removed[0]) == int(np.argmin(others))
+    kept = block_elimination(x.T @ x, x.T @ y, 2, heard, 1, torch.tensor([False, True, False, False]))
+    assert kept.left.tolist() == [1]
+
+
+def test_behind_a_relu_the_fit_follows_what_passes_it() -> None:
+    """Against minimising the same convex loss by a general optimiser; and after the ReLU it beats least squares."""
+    x = torch.randn(2000, 4, generator=generator())
+    y = (
+        x @ torch.randn(4, 2, generator=generator(1))
+        + torch.randn(2000, 2, generator=generator(2)).abs() * 3
+        - 3
+    )
+    level, sign = torch.full_like(y, 0.3), torch.tensor([1.0, -1.0])
+    rows = [Rows([x], [y], [level])]
+    prior, none = torch.zeros(4, 2, dtype=torch.float64), torch.zeros(4, dtype=torch.bool)
+    plain, gated = (fit(rows, prior, 1, 1e-9, torch.ones(2), sign, None, none, steps) for steps in (0, 200))
+
+    def loss(kernel: Tensor, constant: Tensor) -> Tensor:
+        given, at = x.double() @ kernel + constant, level.double()
+        open_ = (y - level) * sign > 0
+        rest = torch.where((given - at) * sign > 0, given - at, 0.0)
+        return torch.where(open_, y.double() - given, rest).square().mean()
+
+    kernel, constant = prior.clone().requires_grad_(), torch.zeros(2, dtype=torch.float64, requires_grad=True)
+    optimizer = torch.optim.LBFGS([kernel, constant], max_iter=200, tolerance_grad=1e-12)
+
+    def closure() -> Tensor:
+        optimizer.zero_grad()
+        value = loss(kernel, constant)
+        value.backward()
+        return value
+
+    optimizer.step(closure)
+    best = float(loss(kernel, constant).detach())
+    assert float(loss(gated.kernel, gated.constant)) == pytest.approx(best, rel=1e-4)
+    assert float(loss(plain.kernel, plain.constant)) > 1.2 * best
+
+
+def test_hearing_is_the_squared_gradient_of_a_drawn_label() -> None:
+    net, x = small_net(), pictures(16)
+    tape = replay.record(net, x)
+    ops = [k for k, play in enumerate(tape.plays) if "convolution" in play.func.name()]
+    heard = hearing(tape, ops, named_tensors(net), x, seed=3)
+    seen: list[Tensor] = []
+    convs = [m for m in net if isinstance(m, nn.Conv2d)]
+    hooks = [c.register_forward_hook(lambda _, __, out: seen.append(out.requires_grad_())) for c in convs]
+    scores = net(x)
+    label = torch.multinomial(scores.detach().softmax(1), 1, generator=generator(3))
+    wanted = torch.autograd.grad(scores.log_softmax(1).gather(1, label).sum(), seen)
+    for hook in hooks:
+        hook.remove()
+    for op, gradient in zip(ops, wanted, strict=True):
+        assert torch.allclose(heard[op], gradient.square().sum((0, 2, 3)).double(), rtol=1e-3)
+
+
+def test_readers_choose_again_as_many_channels() -> None:
+    net, x = small_net(), pictures(128)
+    plan = slimilar.analyze(net, x[:1], criterion="span", calibration=x)
+    cut = plan.at(flops=0.5)
+    result = apply(net, x[:1], plan, cut, substitute="linear", calibration=x)
+    assert result.cut.widths == cut.widths
+    assert {n: len(k) for n, k in result.kept.items()} == dict(cut.widths)
+    assert result.cut.cost.flops <= cut.cost.flops * 1.02  # a bias at most
+    rows = {m: p.shape for m, p in result.model.named_parameters()}
+    assert rows["0.weight"][0] == cut.widths["0"]
+    assert all(int(c.representative) in result.kept[n] for n, cs in result.clusters.items() for c in cs)
+    other = slimilar.analyze(net, x[:1], criterion="similarity").at(flops=0.5)
+    kept = slimilar.prune(net, x[:1], flops=0.5, criterion="similarity", calibration=x)
+    assert kept.kept.keys() == other.kept.keys()
+    assert kept.surgery.indices["0.weight", 0].tolist() == list(kept.kept["0"])
 
 
 @pytest.mark.parametrize("name", ["vgg16", "resnet20", "preresnet"])

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 from torch import nn
 
 from slimilar.calibration import to_batches
@@ -13,9 +15,11 @@ from slimilar.errors import InvalidInput
 from slimilar.plan import Budget, Cut, Plan, parse_budget
 from slimilar.probe import Structure
 from slimilar.replay import Tape, record
-from slimilar.rewrite import Surgery, surgery
-from slimilar.substitute import Settings, find_sites, rebuild
+from slimilar.rewrite import Kept, Surgery, surgery
+from slimilar.similarity import Cluster
+from slimilar.substitute import Exchange, Settings, find_sites, rebuild
 from slimilar.substitute import substitute as stand_in
+from slimilar.substitute.sites import Site
 from slimilar.trace import Example, map_tensors, named_tensors
 
 SUBSTITUTES = ("auto", "none", "merge", "mean", "linear")
@@ -75,6 +79,15 @@ def leave_room(
     return flops, params
 
 
+@dataclass(frozen=True, eq=False)
+class Amended:
+    """A smaller model in which readers make up for removed channels, the surgery that makes it, and the final cut."""
+
+    model: nn.Module
+    surgery: Surgery
+    cut: Cut
+
+
 def substituted(
     model: nn.Module,
     example: Example,
@@ -84,20 +97,51 @@ def substituted(
     calibration: Any,
     seed: int,
     progress: Progress | None,
-) -> tuple[nn.Module, Surgery]:
-    """Return the smaller model in which readers make up for removed channels, and the surgery that makes it."""
+) -> Amended:
+    """Return the smaller model in which readers make up for removed channels."""
     structure = plan.structure
     trace, grouping = structure.trace, structure.grouping
     pictures = None if how != "linear" else calibration
     batches = [] if pictures is None else to_batches(pictures, example, BATCH, PICTURES)
     tape = tape_of(model, example, structure, len(batches[0]) if batches else 1)
     report = None if progress is None else lambda i, n: progress("substituting", i, n)
+    sites = find_sites(trace, grouping, tape)
+    exchange = _exchange(plan, cut, sites) if batches and plan.criterion == "span" else None
     network = stand_in(
         how, trace, grouping, tape, named_tensors(model), cut.mask, _stand_ins(plan, cut), batches,
-        Settings(seed=seed), report,
+        Settings(seed=seed), report, exchange,
     )  # fmt: skip
-    sites = find_sites(trace, grouping, tape)
-    return rebuild(model, network, sites, surgery(trace, grouping, cut.mask))
+    cut = _with(plan, cut, network.kept)
+    small, done = rebuild(model, network, sites, surgery(trace, grouping, cut.mask))
+    return Amended(small, done, cut)
+
+
+def _exchange(plan: Plan, cut: Cut, sites: Sequence[Site]) -> Exchange:
+    """Return the channels that a reader may choose again: of a group that it alone reads, and nothing else."""
+    grouping = plan.structure.grouping
+    spare, loose = np.zeros_like(cut.mask), np.zeros_like(cut.mask)
+    for group, order in zip(plan.groups, plan.orders, strict=True):
+        start = grouping.offsets[list(grouping.groups).index(group)]
+        readers = [s for s in sites if ((s.units >= start) & (s.units < start + group.width)).any()]
+        width, units = cut.widths[group.name], start + order.removed
+        gone = units[~cut.mask[units]]
+        if len(readers) != 1 or len(readers[0].units) != group.width or len(gone) != group.width - width:
+            continue
+        loose[units] = True
+        spare[gone[max(0, len(gone) - width // 2 - 16) :]] = True
+    return Exchange(spare, loose)
+
+
+def _with(plan: Plan, cut: Cut, kept: Kept) -> Cut:
+    """Return a cut in which other channels stay, as many of every group."""
+    if np.array_equal(kept, cut.mask):
+        return cut
+    grouping, stays, clusters = plan.structure.grouping, dict(cut.kept), dict(cut.clusters)
+    for start, group in zip(grouping.offsets, grouping.groups, strict=True):
+        if group.name in stays:
+            stays[group.name] = tuple(np.flatnonzero(kept[start : start + group.width]).tolist())
+            clusters[group.name] = tuple(Cluster(unit, (unit,)) for unit in stays[group.name])
+    return replace(cut, kept=stays, clusters=clusters, mask=kept)
 
 
 def _stand_ins(plan: Plan, cut: Cut) -> dict[int, int]:

@@ -217,10 +217,13 @@ def apply(
     result = Result(small, cut, plan, done, error)
     if how == "none" or cut.mask.all():
         return result
-    small, done = substituted(model, example, plan, cut, how, calibration, seed, progress)
-    done = _remember(model, small, done)
-    cut = replace(cut, cost=count(small, example)) if done.biases else cut
-    return replace(result, model=small, cut=cut, surgery=done, substitute=how)
+    made = substituted(model, example, plan, cut, how, calibration, seed, progress)
+    if verify and made.cut is not cut:  # readers chose other channels
+        plain = operate(model, surgery(plan.structure.trace, plan.structure.grouping, made.cut.mask))
+        error = _verified(model, plain, example, plan.structure, made.cut.mask)
+    done = _remember(model, made.model, made.surgery)
+    cut = replace(made.cut, cost=count(made.model, example)) if done.biases else made.cut
+    return Result(made.model, cut, plan, done, error, how)
 
 
 def _operated(model: nn.Module, structure: Structure, mask: Kept) -> tuple[Surgery, nn.Module]:

@@ -14,24 +14,16 @@ from slimilar.errors import InvalidInput
 from slimilar.groups import Grouping
 from slimilar.replay import Tape
 from slimilar.rewrite import Surgery, add_bias, operate
+from slimilar.substitute.absorb import StandIn, absorb, regression, silence
 from slimilar.substitute.expected import Channels, at_readers
-from slimilar.substitute.linear import (
-    Network,
-    Settings,
-    StandIn,
-    absorb,
-    install,
-    regression,
-    silence,
-    substitute_linear,
-)
+from slimilar.substitute.linear import Exchange, Network, Settings, install, substitute_linear
 from slimilar.substitute.sites import Site, find_sites
 from slimilar.trace import Trace, copy_with
 
 Kept = NDArray[np.bool_]
 StandIns = Mapping[int, int]  # removed unit -> the kept unit that speaks for it, over all groups
 
-__all__ = ["Settings", "find_sites", "rebuild", "substitute", "substitute_linear"]
+__all__ = ["Exchange", "Settings", "find_sites", "rebuild", "substitute", "substitute_linear"]
 
 
 def substitute(
@@ -45,13 +37,14 @@ def substitute(
     batches: Sequence[Tensor] = (),
     settings: Settings | None = None,
     progress: Callable[[int, int], None] | None = None,
+    exchange: Exchange | None = None,
 ) -> Network:
     """Return the weights of the original's shapes in which readers make up for the units that are not kept."""
     sites = find_sites(trace, grouping, tape)
     plain = {name: t.detach() for name, t in tensors.items()}
     if how == "linear" and batches:
-        return substitute_linear(tape, sites, plain, kept, batches, settings, progress)
-    network = Network(plain, dict(plain))
+        return substitute_linear(tape, sites, plain, kept, batches, settings, progress, exchange)
+    network = Network(plain, dict(plain), kept=kept)
     known = at_readers(trace, tensors) if how in ("mean", "linear") else {}
     for site in sites:
         stays = np.append(kept, True)[site.units]

@@ -18,6 +18,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 RIDGE = 1e-4  # of the mean variance: what rounding and a finite sample leave uncertain anyway
+_AT_ONCE = 32  # of so many channels one leaves at a time; of twice as many, two
 
 
 class Moments:
@@ -127,3 +128,67 @@ def _eliminate(q: Floats, b: Floats, i: int) -> None:
     b[i, :] = b[:, i] = 0.0
     q[i, :] = q[:, i] = 0.0
     q[i, i] = 1e300  # never chosen again, never divides by zero
+
+
+@dataclass(frozen=True, eq=False)
+class Blocks:
+    """Channels in the order in which they left, what each added to the error, and the fits at some widths."""
+
+    left: Tensor  # those that are left in the end
+    removed: Ints
+    cost: Floats
+    fits: dict[
+        int, tuple[Tensor, Tensor]
+    ]  # number of channels -> which, and the kernel (unknowns, outputs) on them
+
+
+def block_elimination(
+    covariance: Tensor,
+    cross: Tensor,
+    taps: int,
+    heard: Tensor,
+    width: int,
+    fixed: Tensor,
+    stops: Sequence[int] = (),
+) -> Blocks:
+    r"""Find, backwards, the `width` channels, of `taps` unknowns each, on which least squares loses least.
+
+    With $A$ the covariance of all unknowns, $Q = A^{-1}$ and $W = Q C$ the kernel on those that are left, removing
+    channel i adds the error $\operatorname{tr}(W_i^\top Q_{ii}^{-1} W_i)$, outputs weighted by how they are heard; then
+    $W \leftarrow W - Q_{:i} Q_{ii}^{-1} W_i$ and $Q \leftarrow Q - Q_{:i} Q_{ii}^{-1} Q_{i:}$: the fit without i.
+    Several leave at a time while many have to. `fixed` marks channels that stay, `stops` widths to tell the fit at.
+
+    >>> a = torch.eye(4, dtype=torch.float64)
+    >>> wanted = a @ torch.tensor([[0.1], [2], [0.2], [1]], dtype=torch.float64)
+    >>> found = block_elimination(a, wanted, 1, torch.ones(1), 2, torch.zeros(4, dtype=torch.bool))
+    >>> found.left.tolist(), found.removed.tolist(), found.cost.round(2).tolist()
+    ([1, 3], [0, 2], [0.01, 0.04])
+    """
+    q = torch.cholesky_inverse(torch.linalg.cholesky(covariance))
+    w = q @ cross
+    left = torch.arange(len(covariance) // taps)
+    scale = heard.double().sqrt()
+    removed: list[int] = []
+    costs: list[float] = []
+    fits = {}
+    while True:
+        n = len(left)
+        if n in stops:
+            fits[n] = (left, w.float())
+        if n <= width:
+            return Blocks(left, np.array(removed, np.int64), np.array(costs), fits)
+        blocks = q.reshape(n, taps, n, taps)[torch.arange(n), :, torch.arange(n)]
+        kernels = (w * scale).reshape(n, taps, -1)
+        cost = (kernels * torch.linalg.solve(blocks, kernels)).sum((1, 2))
+        cost[fixed[left]] = torch.inf
+        most = n - max((s for s in (*stops, width) if s < n), default=width)
+        leave = cost.argsort(stable=True)[: max(1, min(most, n // _AT_ONCE))]
+        removed += left[leave].tolist()
+        costs += cost[leave].tolist()
+        stays = torch.ones(n, dtype=torch.bool)
+        stays[leave] = False
+        gone, rest = (torch.arange(n * taps).reshape(n, taps)[m].flatten() for m in (~stays, stays))
+        share = torch.linalg.solve(q[gone][:, gone], q[gone][:, rest]).T
+        w = w[rest] - share @ w[gone]
+        q = q[rest][:, rest].addmm_(share, q[gone][:, rest], alpha=-1)
+        left = left[stays]

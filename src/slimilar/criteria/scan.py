@@ -1,0 +1,283 @@
+"""Send pictures through a network: in which order channels leave, and what the output feels of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn import functional
+
+from slimilar import replay
+from slimilar.criteria.base import Sight, Weights, free_units
+from slimilar.groups import ChannelGroup
+from slimilar.substitute.absorb import absorb, regression, silence
+from slimilar.substitute.hearing import hearing
+from slimilar.substitute.sites import Site, find_sites, is_conv, patches, pixels
+from slimilar.substitute.solve import Elimination, Moments, backward_elimination, block_elimination, ridge
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+
+_LARGEST = 4096  # positions of a reader whose covariance is worth holding
+_UNKNOWNS = 2304  # of a kernel that is refitted as a whole; before, channels are mixed
+_ROWS = 4  # patches for each unknown
+_RIDGE = 1e-3
+
+
+_NOTHING = Elimination(np.empty(0, np.int64), np.empty(0))
+
+
+@dataclass(frozen=True, eq=False)
+class Refit:
+    """A kernel on some of a reader's channels, (unknowns, outputs), and its constant."""
+
+    chosen: Tensor
+    kernel: Tensor
+    shift: Tensor
+
+    def at(self, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """Return it in the shape of the whole weight, and the constant."""
+        new = torch.zeros_like(weight)
+        new[:, self.chosen] = self.kernel.T.reshape(len(weight), len(self.chosen), *weight.shape[2:]).to(
+            weight.dtype
+        )
+        return new, self.shift
+
+
+def site_units(site: Site, start: int, gone: Ints) -> Ints:
+    """Return the positions of a reader at which some units of a group stand."""
+    return np.flatnonzero(np.isin(site.units, gone + start))
+
+
+class Scan:
+    """Moments of what every reader sees, elimination orders, and the divergence that pruning a group alone causes."""
+
+    def __init__(self, groups: Sequence[ChannelGroup], weights: Weights, sight: Sight, effort: float) -> None:
+        self.groups, self.sight = groups, sight
+        self.tensors = {name: t.detach() for name, t in weights.tensors.items()}
+        found = find_sites(sight.trace, sight.grouping, sight.tape)
+        self.sites = [s for s in found if (s.units >= 0).any()]
+        self.starts = [sight.grouping.offsets[list(sight.grouping.groups).index(g)] for g in groups]
+        self.sites_of = [
+            [s for s in self.sites if ((s.units >= a) & (s.units < a + g.width)).any()]
+            for a, g in zip(self.starts, groups, strict=True)
+        ]
+        self._plan_effort(effort)
+        self.means: dict[int, Tensor] = {}
+        self.covariances: dict[int, Tensor] = {}
+        self.heard = hearing(
+            sight.tape, [s.op for s in self.sites], self.tensors, sight.batches[0], sight.seed
+        )
+        self.eliminations: list[Elimination] = [_NOTHING] * len(groups)
+        self.kernels: dict[tuple[int, int], Refit] = {}  # (group, channels left) -> its reader's kernel
+        self._look()
+        for g in range(len(groups)):
+            if self.eliminations[g] is _NOTHING:
+                self.eliminations[g] = self._eliminate(g)
+
+    def _plan_effort(self, effort: float) -> None:
+        """Choose how many pictures and widths the measuring can afford."""
+        whole = self.sight.costs.at(np.ones(self.sight.grouping.unit_count, np.bool_)).flops
+        size = len(self.sight.batches[0])
+        for widths in (10, 6, 4):
+            pictures = effort / (0.5 * whole * max(1, len(self.groups)) * widths)
+            if pictures >= 64 or widths == 4:
+                break
+        self.fractions = np.linspace(0, 0.95, widths + 1)[1:]
+        self.pictures = int(np.clip(pictures, 8, 256))
+        count = max(1, self.pictures // size)
+        self.batches = [b[: self.pictures] if self.pictures < size else b for b in self.sight.batches[:count]]
+
+    # --- what readers see -----------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        """Walk through the network with all pictures; a group with one reader is settled when that is reached."""
+        found = {s.op: Moments(len(s.units)) for s in self.sites if len(s.units) <= _LARGEST}
+        sight, alone = self.sight, self._alone()
+        generator = torch.Generator().manual_seed(sight.seed)
+        states, position = [replay.start(sight.tape, [b]) for b in sight.batches], 0
+        for i, site in enumerate(self.sites):
+            for values in states:
+                replay.run(sight.tape, values, self.tensors, position, site.op)
+                if site.op in found:
+                    most = max(30 * len(site.units), 200_000) // len(states)
+                    found[site.op].add(pixels(values[site.value], site.axis, most, generator))
+            position = site.op
+            if site.op in found:
+                self.means[site.op], self.covariances[site.op] = (
+                    found[site.op].mean(),
+                    found[site.op].covariance(),
+                )
+            if site.op in alone:
+                self._refit(alone[site.op], site, states, generator)
+            if sight.progress is not None:
+                sight.progress("looking at activations", i + 1, len(self.sites))
+
+    def _alone(self) -> dict[int, int]:
+        """Return the readers (by operator) that are the only one of their group, and whose kernel can be refitted."""
+        found = {}
+        for g, (start, group) in enumerate(zip(self.starts, self.groups, strict=True)):
+            if len(self.sites_of[g]) != 1:
+                continue
+            site, play = self.sites_of[g][0], self.sight.tape.plays[self.sites_of[g][0].op]
+            mine = (site.units >= start) & (site.units < start + group.width)
+            fits = is_conv(play) or "mm" in play.func.name()
+            if mine.all() and len(mine) == group.width and site.plain and site.weight_axis == 1 and fits:
+                found[site.op] = g
+        return found
+
+    def _refit(self, g: int, site: Site, states: Sequence[replay.Values], generator: torch.Generator) -> None:
+        """Settle a group at its only reader: channels leave by what the refitted kernel loses."""
+        weight = self.tensors[site.weight]
+        taps = weight[0, 0].numel()
+        first = self._eliminate(g)
+        steps = len(first.removed)
+        width, early = len(site.units), max(0, len(site.units) - _UNKNOWNS // taps)
+        early = min(early, steps)
+        left = np.setdiff1d(np.arange(width), site_units(site, self.starts[g], first.removed[:early]))
+        mean, covariance = self._patches(site, torch.from_numpy(left), states, generator)
+        inside = ridge(covariance, _RIDGE)
+        mixed, shift = self._mixed(site, first.removed[:early] + self.starts[g])
+        kernel = mixed.index_select(1, torch.from_numpy(left)).flatten(1).T.double()
+        fixed = torch.from_numpy(~np.isin(site.units[left] - self.starts[g], first.removed))
+        stops = [width - round(float(f) * steps) for f in self.fractions]
+        found = block_elimination(
+            inside, inside @ kernel, taps, self._heard(site), max(1, width - steps), fixed, stops
+        )
+        for count, (chosen, refit) in found.fits.items():
+            unknowns = (chosen[:, None] * taps + torch.arange(taps)).flatten()
+            constant = mean @ kernel - mean[unknowns] @ refit.double()
+            where = torch.from_numpy(left)[chosen]
+            self.kernels[g, count] = Refit(where, refit, shift + constant.to(shift.dtype))
+        order = site.units[left[found.removed]] - self.starts[g]
+        rest = np.setdiff1d(first.removed[early:], order)
+        base = float(first.error[early - 1]) if early else 0.0
+        error = base + np.cumsum(np.append(found.cost, np.full(len(rest), found.cost[-1:].sum())))
+        self.eliminations[g] = Elimination(
+            np.concatenate([first.removed[:early], order, rest]), np.append(first.error[:early], error)
+        )
+
+    def _patches(
+        self, site: Site, left: Tensor, states: Sequence[replay.Values], generator: torch.Generator
+    ) -> tuple[Tensor, Tensor]:
+        """Return mean and covariance of the patches that a reader sees of some channels."""
+        play, weight = self.sight.tape.plays[site.op], self.tensors[site.weight]
+        size = len(left) * weight[0, 0].numel()
+        moments = Moments(size)
+        most = -(-_ROWS * size // len(states))
+        places = int(np.prod(self.sight.trace.values[self.sight.trace.ops[site.op].outputs[0]].shape[2:]))
+        for values in states:
+            x = values[site.value].index_select(site.axis, left)
+            if weight.ndim == 2:
+                moments.add(pixels(x, site.axis, most, generator))
+                continue
+            each = max(1, min(places, -(-most // len(x))))
+            step = max(1, 4_000_000 // (each * size))
+            for first in range(0, len(x), step):
+                chosen = torch.randperm(places, generator=generator)[:each]
+                moments.add(patches(x[first : first + step], play, tuple(weight.shape[2:]), chosen))
+        return moments.mean(), moments.covariance()
+
+    def _heard(self, site: Site) -> Tensor:
+        outputs = self.tensors[site.weight].shape[0]
+        found = self.heard.get(site.op)
+        return torch.ones(outputs) if found is None or len(found) != outputs else found
+
+    def _mixed(self, site: Site, gone: Ints) -> tuple[Tensor, Tensor]:
+        """Return a reader's kernel in which channels stand in for those that left, and the constant."""
+        weight = self.tensors[site.weight]
+        if site.op in self.covariances:
+            stand_in = regression(self.means[site.op], self.covariances[site.op], _RIDGE)
+        else:
+            stand_in = silence
+        new, shift = absorb(weight.movedim(site.weight_axis, 1), site, ~np.isin(site.units, gone), stand_in)
+        return new.movedim(1, site.weight_axis).contiguous(), shift
+
+    def _kernels(self, site: Site) -> Tensor:
+        """Return B of a reader, its outputs weighted by how they are heard."""
+        weight = self.tensors[site.weight].movedim(site.weight_axis, 1).double()
+        weight = weight.reshape(*weight.shape[:2], -1) * self._heard(site).sqrt().reshape(-1, 1, 1)
+        kernels = torch.zeros(len(site.units), len(site.units), dtype=torch.float64)
+        index = torch.from_numpy(site.weight_index)
+        for outputs, positions in site.blocks(len(weight)):
+            flat = weight[outputs][:, index[positions]].transpose(0, 1).flatten(1)
+            kernels[positions[:, None], positions] = flat @ flat.T
+        return kernels
+
+    def _eliminate(self, g: int) -> Elimination:
+        group, start = self.groups[g], self.starts[g]
+        sites = [s for s in self.sites_of[g] if s.op in self.covariances]
+        units = [
+            np.where((s.units >= start) & (s.units < start + group.width), s.units - start, -1) for s in sites
+        ]
+        return backward_elimination(
+            [self.covariances[s.op] for s in sites],
+            [self._kernels(s) for s in sites],
+            units,
+            group.width,
+            free_units(group),
+        )
+
+    # --- what the output feels ------------------------------------------------------------------------------
+
+    def damage(self) -> list[Floats]:
+        """Return for every group the divergence at each of the measured fractions."""
+        found = [np.zeros(len(self.fractions)) for _ in self.groups]
+        tape = replay.resized(self.sight.tape, len(self.batches[0]))
+        tasks = sorted((s[0].op, g) for g, s in enumerate(self.sites_of) if s)
+        for b, batch in enumerate(self.batches):
+            reference = replay.start(tape, [batch])
+            replay.run(tape, reference, self.tensors)
+            wanted = [reference[v] for v in tape.outputs]
+            values, position = replay.start(tape, [batch]), 0
+            for i, (op, g) in enumerate(tasks):
+                replay.run(tape, values, self.tensors, position, op)
+                position = op
+                for f, fraction in enumerate(self.fractions):
+                    found[g][f] += self._divergence(tape, g, float(fraction), dict(values), op, wanted)
+                if self.sight.progress is not None:
+                    done = b * len(tasks) + i + 1
+                    self.sight.progress("measuring divergence", done, len(self.batches) * len(tasks))
+        return [np.maximum.accumulate(d / len(self.batches)) for d in found]
+
+    def _divergence(
+        self,
+        tape: replay.Tape,
+        g: int,
+        fraction: float,
+        values: replay.Values,
+        op: int,
+        wanted: Sequence[Tensor],
+    ) -> float:
+        steps = round(fraction * len(self.eliminations[g].removed))
+        if steps == 0:
+            return 0.0
+        tensors, constants = dict(self.tensors), {}
+        for site in self.sites_of[g]:
+            refit = self.kernels.get((g, len(site.units) - steps)) if len(self.sites_of[g]) == 1 else None
+            gone = self.eliminations[g].removed[:steps] + self.starts[g]
+            tensors[site.weight], constants[site.op] = (
+                self._mixed(site, gone) if refit is None else refit.at(tensors[site.weight])
+            )
+            replay.refresh(tape, site.op, site.value, values, tensors)
+        replay.run(tape, values, tensors, op, constants=constants)
+        return divergence([values[v] for v in tape.outputs], wanted)
+
+
+def divergence(given: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
+    """Return how far outputs are from the original's: KL divergence of class scores, else relative squared error."""
+    total = 0.0
+    for a, b in zip(given, wanted, strict=True):
+        if not a.is_floating_point():
+            continue
+        if a.ndim == 2 and a.shape[1] > 1:
+            total += float(
+                functional.kl_div(a.log_softmax(1), b.log_softmax(1), log_target=True, reduction="batchmean")
+            )
+        else:
+            total += float((a - b).square().sum() / b.square().sum().clamp_min(1e-12))
+    return total if np.isfinite(total) else 1e6

@@ -1,0 +1,133 @@
+r"""Least squares of a reader's whole kernel over the patches that it sees.
+
+With rows x (patches of the channels that stay) and y (what the reader should write), the kernel is
+$\arg\min_W E\lVert x W + b - y \rVert^2 + \lambda \lVert W - W_0 \rVert^2$ in closed form. Where a ReLU follows, what
+the original keeps below its level counts only if the reader would rise above it; that is convex too, and a few steps
+with the same factorisation reach it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from slimilar.replay import Tape
+from slimilar.substitute.aim import Aim
+from slimilar.substitute.sites import Site, patches
+from slimilar.substitute.solve import Moments, block_elimination, ridge
+
+HELD = 80_000_000  # numbers of one reader's rows that are held at a time
+GATED = 20_000_000  # and of those with which the steps behind a ReLU are made
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Samples of what a reader sees and should write, in pieces: x, y, and the level of the ReLU behind (or None)."""
+
+    x: list[Tensor]
+    y: list[Tensor]
+    level: list[Tensor | None]
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """A kernel (unknowns, outputs), its constant, and the channels (positions among the candidates) it reads."""
+
+    kernel: Tensor
+    constant: Tensor
+    chosen: Tensor
+
+
+def draw(
+    tape: Tape, site: Site, x: Tensor, aim: Aim, taps: tuple[int, ...], most: int, conv: bool,
+    generator: torch.Generator,
+) -> Rows:  # fmt: skip
+    """Return samples of one batch, at most so many (at least one of every picture)."""
+    if not conv:
+        flat = [t if t is None else t.flatten(0, -2) for t in (aim.wanted, aim.level)]
+        rows = x.movedim(site.axis, -1).flatten(0, -2)
+        pick = torch.randperm(len(rows), generator=generator)[:most]
+        assert flat[0] is not None
+        return Rows([rows[pick]], [flat[0][pick]], [None if flat[1] is None else flat[1][pick]])
+    places = int(np.prod(aim.wanted.shape[2:]))
+    each = max(1, min(places, -(-most // len(x))))
+    step = max(1, min(len(x), 4_000_000 // max(1, each * x.shape[1] * int(np.prod(taps)))))
+    found = Rows([], [], [])
+    for first in range(0, len(x), step):
+        chosen = torch.randperm(places, generator=generator)[:each]
+
+        def at(t: Tensor | None, first: int = first, chosen: Tensor = chosen) -> Tensor | None:
+            part = None if t is None else t[first : first + step].flatten(2)[:, :, chosen]
+            return None if part is None else part.transpose(1, 2).flatten(0, 1)
+
+        wanted = at(aim.wanted)
+        assert wanted is not None
+        found.x.append(patches(x[first : first + step], tape.plays[site.op], taps, chosen))
+        found.y.append(wanted)
+        found.level.append(at(aim.level))
+    return found
+
+
+def fit(
+    parts: Sequence[Rows], prior: Tensor, taps: int, strength: float, weight: Tensor, sign: Tensor,
+    width: int | None, fixed: Tensor, steps: int,
+) -> Fit:  # fmt: skip
+    """Fit a kernel; with `width`, only so many channels of `taps` unknowns each are read, chosen by elimination."""
+    size = len(prior)
+    moments = Moments(size + prior.shape[1])
+    pieces = [p for part in parts for p in zip(part.x, part.y, part.level, strict=True)]
+    for x, y, _ in pieces:
+        moments.add(torch.cat([x, y], 1))
+    mean, covariance = moments.mean(), moments.covariance()
+    inside = ridge(covariance[:size, :size], strength)
+    level = float(inside[0, 0] - covariance[0, 0])
+    cross = covariance[:size, size:] + level * prior
+    chosen = torch.arange(size // taps)
+    if width is not None and width < len(chosen):
+        chosen = block_elimination(inside, cross, taps, weight, width, fixed).left
+    unknowns = (chosen[:, None] * taps + torch.arange(taps)).flatten()
+    factor = torch.linalg.cholesky(inside[unknowns][:, unknowns])
+    kernel = torch.cholesky_solve(cross[unknowns], factor)
+    centre, target = mean[:size][unknowns], mean[size:]
+    constant = target - centre @ kernel
+    if steps and all(p[2] is not None for p in pieces):
+        pieces = [
+            ((x[:, unknowns] if len(unknowns) < size else x) - centre.float(), y, at) for x, y, at in pieces
+        ]
+        kernel, middle = _gated(pieces, kernel, target, prior[unknowns], level, factor, sign, steps)
+        constant = middle - centre @ kernel
+    return Fit(kernel, constant, chosen)
+
+
+def _gated(
+    pieces: Sequence[tuple[Tensor, Tensor, Tensor | None]], kernel: Tensor, middle: Tensor, prior: Tensor,
+    strength: float, factor: Tensor, sign: Tensor, steps: int,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Go on from least squares towards what counts behind a ReLU; accelerated steps in the metric of the patches."""
+    count = sum(len(x) for x, _, _ in pieces)
+    before, before_middle, speed = kernel, middle, 1.0
+    for _ in range(steps):
+        faster = (1 + (1 + 4 * speed * speed) ** 0.5) / 2
+        push, speed = (speed - 1) / faster, faster
+        at, at_middle = kernel + push * (kernel - before), middle + push * (middle - before_middle)
+        pull, shift = torch.zeros_like(kernel), torch.zeros_like(middle)
+        for x, y, level in pieces:
+            error = _error(x @ at.float() + at_middle.float(), y, level, sign)
+            pull += (x.T @ error).double()
+            shift += error.sum(0).double()
+        before, before_middle = kernel, middle
+        kernel = at + torch.cholesky_solve(pull / count - strength * (at - prior), factor)
+        middle = at_middle + shift / count
+    return kernel, middle
+
+
+def _error(given: Tensor, wanted: Tensor, level: Tensor | None, sign: Tensor) -> Tensor:
+    """Return what is missing: all of it where the ReLU is open in the original, else only what is above its level."""
+    assert level is not None
+    silent = (wanted - level) * sign <= 0
+    rest = torch.where((given - level) * sign > 0, level - given, torch.zeros_like(given))
+    return torch.where(silent, rest, wanted - given)
