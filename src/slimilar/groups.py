@@ -209,7 +209,7 @@ class _Builder:
 
     def __init__(self, trace: Trace, unit_of: Atoms, offsets: list[int], count: int) -> None:
         self.trace, self.unit_of = trace, unit_of
-        self.offsets, self.ends = offsets, [*offsets[1:], count]
+        self.offsets, self.ends, self.unit_count = offsets, [*offsets[1:], count], count
         self.unit_or_fixed = np.append(unit_of, FIXED)  # CONSTANT = -1 finds the last entry
         self.group_of = np.repeat(np.arange(len(offsets)), np.diff([*offsets, count]))
         self.home = np.empty(
@@ -222,7 +222,7 @@ class _Builder:
         self.writes = self._sort((w, w.atoms) for w in trace.writes)
         self.norms = self._sort((n, n.atoms) for n in trace.norms)
         self.reads = self._sort((r, r.atoms) for r in trace.reads)
-        self.through = self._sort(self._passed())
+        self.through = self._through()
 
     def _sort(self, vectors: Iterable[tuple[T, Atoms]]) -> dict[int, list[tuple[T, Indices]]]:
         """Return, for every group, the items that touch it, each with its vector as units of that group."""
@@ -237,9 +237,24 @@ class _Builder:
             if units.min() >= self.offsets[g]:  # the usual case: all of one group
                 found.setdefault(g, []).append((item, units - self.offsets[g]))
                 continue
-            for g in np.unique(self.group_of[units[units >= 0]]).tolist():
-                inside = (units >= self.offsets[g]) & (units < self.ends[g])
-                found.setdefault(g, []).append((item, np.where(inside, units - self.offsets[g], FIXED)))
+            order = np.argsort(units, kind="stable")
+            bounds = np.searchsorted(units[order], [*self.offsets, self.unit_count])
+            for g in np.flatnonzero(np.diff(bounds)).tolist():
+                inside, mine = order[bounds[g] : bounds[g + 1]], np.full(len(units), FIXED)
+                mine[inside] = units[inside] - self.offsets[g]
+                found.setdefault(g, []).append((item, mine))
+        return found
+
+    def _through(self) -> dict[int, dict[tuple[str, str], None]]:
+        """Return, for every group, the operators that its channels pass, as an ordered set."""
+        found: dict[int, dict[tuple[str, str], None]] = {}
+        for op, atoms in self._passed():
+            units = self.unit_or_fixed[atoms]
+            units = units[units >= 0]
+            if len(units):
+                low, high = self.group_of[units.min()], self.group_of[units.max()]
+                for g in [low] if low == high else np.unique(self.group_of[units]):
+                    found.setdefault(int(g), {})[op.name, op.module] = None
         return found
 
     def _passed(self) -> Iterator[tuple[Op, Atoms]]:
@@ -260,7 +275,7 @@ class _Builder:
             width=width,
             members=tuple(Member(a.tensor, a.axis, units) for a, units in self.axes[g]),
             writers=writers,
-            through=tuple(dict.fromkeys((op.name, op.module) for op, _ in self.through.get(g, []))),
+            through=tuple(self.through.get(g, ())),
             batch_norms=tuple(_batch_norm(n, places) for n, places in norms if places is not None),
             readers=tuple(self._reader(r, units) for r, units in self.reads.get(g, [])),
             fixed=dict(fixed),
