@@ -29,7 +29,7 @@ class Settings:
 
 SETTINGS = {
     "paper": Settings("vgg16-cifar10-full", ("Ours", "NS", "SSL"), ARCHITECTURE_CUT, 60),
-    "small": Settings("vgg16-cifar10", ("Ours", "NS", "SSL"), ARCHITECTURE_CUT, 2),
+    "small": Settings("vgg16-cifar10", ("Ours", "NS", "SSL"), ARCHITECTURE_CUT, 1),
     "tiny": Settings("demo", ("Ours", "NS"), ARCHITECTURE_CUT, 1),
 }
 

@@ -29,7 +29,7 @@ SETTINGS = {
         ("vgg16-cifar10-full", "preresnet110-cifar10", "vgg16-cifar100-full", "preresnet110-cifar100"),
         ALL, ("0.8", "0.7", "0.6", "0.5", "0.4", "0.3", "0.2"), 60,
     ),
-    "small": Settings(("resnet20-cifar10",), ALL, ("0.7", "0.5", "0.35"), 2),
+    "small": Settings(("resnet20-cifar10",), ALL, ("0.65", "0.4"), 1),
     "tiny": Settings(("demo",), ("Ours", "PFGM"), ("0.7", "0.4"), 1),
 }  # fmt: skip
 

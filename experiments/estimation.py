@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -41,7 +41,7 @@ SETTINGS = {
         ("features.bn1_2", "features.bn2_2", "features.bn3_3", "features.bn4_3"),
     ),
     "small": Settings(
-        "vgg16-cifar10", (16, 64, 256), 20, ((0.2, "none"), (0.3, "none"), (0.3, "linear")), False, 300,
+        "vgg16-cifar10", (16, 64), 20, ((0.2, "none"), (0.3, "none"), (0.3, "linear")), False, 300,
         ("features.bn1_2", "features.bn2_2", "features.bn3_3", "features.bn4_3"),
     ),
     "tiny": Settings("demo", (4, 8), 3, ((0.3, "none"), (0.3, "linear")), True, 50, ("features.bn1_2",)),
@@ -75,7 +75,7 @@ def _measured(bench: Bench, size: int, trial: int) -> dict[str, Tensor]:
 
 
 def _pruned(bench: Bench, distances: dict[str, Tensor]) -> dict[str, Any]:
-    """Return the accuracy of the network at every cut, and which channels were kept at the last one."""
+    """Return the accuracy of the network at every cut, and how much of the last choice is that of Eq. 4."""
     network = bench.network(bench.settings.network)
     plan = slimilar.analyze(
         network.model, network.example, criterion=Given(distances), residual=network.residual
@@ -89,8 +89,12 @@ def _pruned(bench: Bench, distances: dict[str, Tensor]) -> dict[str, Any]:
         if bench.settings.finetune:
             small = bench.finetuned(network, small)
         accuracy.append(bench.score(network, small)["accuracy"])
-    kept = {group: list(units) for group, units in plan.at(flops=1 - bench.settings.cuts[-1][0]).kept.items()}
-    return {"accuracies": accuracy, "kept": kept}
+    last = {"flops": 1 - bench.settings.cuts[-1][0]}
+    by_eq4 = slimilar.analyze(
+        network.model, network.example, criterion=Given(by_norm(network.model)), residual=network.residual
+    )
+    common = overlap(plan.at(**last).kept, by_eq4.at(**last).kept)
+    return {"accuracies": accuracy, "common": round(common, 4)}
 
 
 def _with_test(network: Network, count: int) -> Network:
@@ -155,7 +159,7 @@ def _seconds(work: Callable[[], object], rounds: int) -> float:
     return (time.process_time() - start) / rounds
 
 
-def overlap(first: dict[str, list[int]], second: dict[str, list[int]]) -> float:
+def overlap(first: Mapping[str, Sequence[int]], second: Mapping[str, Sequence[int]]) -> float:
     """Return the share of channels that both keep, of those that either keeps, over all layers."""
     both = sum(len(set(first[g]) & set(second[g])) for g in first)
     either = sum(len(set(first[g]) | set(second[g])) for g in first)
@@ -190,7 +194,7 @@ def _accuracies(ledger: Ledger, settings: dict[str, Any]) -> str:
         for batch in settings["batches"]:
             trials = ledger.all(by="activations", batch=batch)
             values = np.array([row["accuracies"][i] for row in trials])
-            alike = np.mean([overlap(row["kept"], by_norm_row["kept"]) for row in trials])
+            alike = np.mean([row["common"] for row in trials])
             rows.append(
                 [f"-{100 * share:.0f} %", substitute, batch, len(values), percent(values.mean()),
                  f"{values.min():.1f} to {values.max():.1f} %", percent(values.std(ddof=1)),

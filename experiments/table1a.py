@@ -48,10 +48,10 @@ SETTINGS = {
     "small": Settings(
         (
             Block("vgg16-cifar10", "CIFAR-10", "VGG-16", ("Ours", "NS", "SSL", "RDF")),
-            Block("resnet56-cifar100", "CIFAR-100", "ResNet-110", ("Ours", "NS", "SSL", "RDF")),
             Block("preresnet20-cifar10", "CIFAR-10", "ResNet-110", ("Ours", "NS", "PFGM", "SFP")),
+            Block("resnet56-cifar100", "CIFAR-100", "ResNet-110", ("Ours", "NS", "SSL", "RDF")),
         ),
-        2,
+        1,
     ),
     "tiny": Settings((Block("demo", "CIFAR-10", "VGG-16", ("Ours", "NS", "RDF")),), 1),
 }
