@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -37,7 +38,7 @@ SETTINGS = {
 def run(bench: Bench) -> None:
     """Let every method choose, and cut all of them to the same FLOPs."""
     for method in bench.settings.methods:
-        bench.ledger.row({"method": method}, lambda m=method: _widths(bench, m))
+        bench.ledger.row({"method": method}, partial(_widths, bench, method))
 
 
 def _widths(bench: Bench, method: str) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -123,7 +124,7 @@ def _trained(base: Base, model: nn.Module, pictures: Pictures, test: Pictures, f
         if base.stop is not None and event.epoch > base.stop:
             raise _Enough
 
-    common = {"test": test, "resume": True, "settings": settings}
+    common: dict[str, Any] = {"test": test, "resume": True, "settings": settings}
     left = folder / "left.safetensors"
     if not left.exists():
         try:

@@ -18,6 +18,7 @@ from experiments.scales import Scale
 from slimilar.data import Pictures, cifar, demo_pictures
 from slimilar.data.cifar import NORMALISATIONS
 from slimilar.data.folder import PictureFiles, image_folder
+from slimilar.groups import Residual
 from slimilar.models import CHECKPOINTS, demo_network, pretrained
 from slimilar.train import Score, Settings, evaluate, finetune
 
@@ -54,7 +55,7 @@ class Network:
         return self.pictures[:1]
 
     @property
-    def residual(self) -> str:
+    def residual(self) -> Residual:
         """Which channels of a residual network may leave; in pre-activation blocks each chooses from the stream."""
         return "select" if self.name.startswith("preresnet") else "inner"
 

@@ -9,6 +9,7 @@ A max pool between the two layers changes nothing: the largest of four values mo
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -43,12 +44,14 @@ QUANTILES = (0.05, 0.5, 0.95)
 def run(bench: Bench) -> None:
     """Measure every pair of batch norm and convolution with nothing but an activation (and pooling) in between."""
     for name in bench.settings.networks:
-        bench.ledger.row({"network": name}, lambda name=name: {"layers": _network(bench, name)})
+        bench.ledger.row({"network": name}, partial(_network, bench, name))
 
 
-def _network(bench: Bench, name: str) -> list[dict[str, Any]]:
+def _network(bench: Bench, name: str) -> dict[str, Any]:
     """Measure in one pass: when a convolution runs, the batch norm in front of it has just run."""
-    network, held, found = bench.network(name), {}, []
+    network = bench.network(name)
+    held: dict[str, Tensor] = {}
+    found: list[dict[str, Any]] = []
     hooks = []
     for norm, conv in pairs(network):
         before, reader = network.model.get_submodule(norm), network.model.get_submodule(conv)
@@ -72,7 +75,7 @@ def _network(bench: Bench, name: str) -> list[dict[str, Any]]:
     finally:
         for hook in hooks:
             hook.remove()
-    return found
+    return {"layers": found}
 
 
 def pairs(network: Network) -> list[tuple[str, str]]:
@@ -116,7 +119,7 @@ def measure(before: Tensor, read: Tensor, after: Tensor, conv: Any, norm: Any) -
     }
 
 
-def shifts(read: Tensor, nearest: Tensor, conv: nn.Conv2d) -> Tensor:
+def shifts(read: Tensor, nearest: Tensor, conv: Any) -> Tensor:
     r"""Return the mean square of $(h(N_i) - h(N_j)) * W_{ic}$, j the nearest of i, of shape (out, in).
 
     It is a quadratic form of the kernel in the second moments of the difference's patches: 9 x 9 numbers a channel.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -57,7 +58,7 @@ def run(bench: Bench) -> None:
     for batch in bench.settings.batches:
         for trial in range(bench.settings.trials):
             key = {"by": "activations", "batch": batch, "trial": trial}
-            bench.ledger.row(key, lambda b=batch, t=trial: _pruned(bench, _measured(bench, b, t)))
+            bench.ledger.row(key, partial(_trial, bench, batch, trial))
     bench.ledger.row({"what": "matrices"}, lambda: _matrices(bench))
     bench.ledger.row({"what": "times"}, lambda: _times(bench))
 
@@ -72,6 +73,10 @@ def _batch(network: Network, size: int, trial: int, seed: int) -> Tensor:
 def _measured(bench: Bench, size: int, trial: int) -> dict[str, Tensor]:
     network = bench.network(bench.settings.network)
     return by_activations(network.model, _batch(network, size, trial, bench.seed))
+
+
+def _trial(bench: Bench, size: int, trial: int) -> dict[str, Any]:
+    return _pruned(bench, _measured(bench, size, trial))
 
 
 def _pruned(bench: Bench, distances: dict[str, Tensor]) -> dict[str, Any]:
@@ -144,11 +149,13 @@ def _times(bench: Bench) -> dict[str, Any]:
     for size in bench.settings.batches:
         pictures = _batch(network, size, 0, bench.seed)
         held = outputs(network.model, pictures)
-        found[f"activations of {size}"] = _seconds(lambda p=pictures: by_activations(network.model, p), 1)
-        found[f"matrices of {size}"] = _seconds(
-            lambda h=held: [activation_distance(a) for a in h.values()], 1
-        )
+        found[f"activations of {size}"] = _seconds(partial(by_activations, network.model, pictures), 1)
+        found[f"matrices of {size}"] = _seconds(partial(_matrices_of, held), 1)
     return {"times": found}
+
+
+def _matrices_of(held: Mapping[str, Tensor]) -> list[Tensor]:
+    return [activation_distance(out) for out in held.values()]
 
 
 def _seconds(work: Callable[[], object], rounds: int) -> float:

@@ -21,7 +21,7 @@ COLOURS = {
     "CP": "#8C7A00",
 }
 BLUE, ORANGE, GREEN, GREY, PINK = "#0072B2", "#D55E00", "#009E73", "#767676", "#CC79A7"
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.spines.top": False,
     "axes.spines.right": False,

@@ -26,7 +26,8 @@ class Ledger:
     """
 
     def __init__(self, path: Path, header: Mapping[str, Any]) -> None:
-        self.path, self.header, self.rows = path, json.loads(json.dumps(header)), []
+        self.path, self.header = path, json.loads(json.dumps(header))
+        self.rows: list[Row] = []
         if path.exists():
             held = _read(path)
             _compare(path, held["header"], self.header)
@@ -50,7 +51,7 @@ class Ledger:
         values = compute()
         # A row that was made elsewhere brings its own time.
         took = values.get("seconds", round(time.perf_counter() - start, 2))
-        row = json.loads(json.dumps({**key, **values, "seconds": took}))
+        row: Row = json.loads(json.dumps({**key, **values, "seconds": took}))
         self.rows.append(row)
         self.write()
         print({k: v for k, v in row.items() if not isinstance(v, list | dict)}, flush=True)

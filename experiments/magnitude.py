@@ -14,11 +14,12 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 import slimilar
 from experiments.bench import LABELS, Bench, Network
@@ -97,22 +98,28 @@ def alike(network: Network) -> list[str]:
     """Return the half of the batch norms whose smallest |gamma| is nearest to their mean."""
     ratio = {}
     for norm, _ in pairs(network):
-        size = network.model.get_submodule(norm).weight.detach().abs()
+        size = _size(network, norm)
         ratio[norm] = float(size.min() / size.mean())
     return sorted(ratio, key=lambda name: -ratio[name])[: len(ratio) // 2]
+
+
+def _size(network: Network, norm: str) -> Tensor:
+    module: Any = network.model.get_submodule(norm)
+    found: Tensor = module.weight.detach().abs()
+    return found
 
 
 def run(bench: Bench) -> None:
     """Prune parts of the network as it was trained, then all of it in both ways of writing."""
     for name in bench.settings.networks:
         bench.base(name)
-        bench.ledger.row({"network": name, "what": "gammas"}, lambda n=name: _gammas(bench, n))
+        bench.ledger.row({"network": name, "what": "gammas"}, partial(_gammas, bench, name))
         for where, written in LOOKS:
             for criterion in CRITERIA if written == "trained" else READS_NORMS:
                 for substitute in bench.settings.substitutes:
                     key = {"network": name, "where": where, "written": written, "criterion": criterion,
                            "substitute": substitute}  # fmt: skip
-                    bench.ledger.row(key, lambda k=key: {"accuracies": _pruned(bench, **k)})
+                    bench.ledger.row(key, partial(_pruned, bench, **key))
 
 
 def _gammas(bench: Bench, name: str) -> dict[str, Any]:
@@ -120,7 +127,7 @@ def _gammas(bench: Bench, name: str) -> dict[str, Any]:
     chosen = set(alike(network))
     found = {}
     for norm, _ in pairs(network):
-        size = network.model.get_submodule(norm).weight.detach().abs()
+        size = _size(network, norm)
         quantiles = [round(float(q), 5) for q in np.quantile(size.numpy(), (0, 0.25, 0.5, 0.75, 1))]
         found[norm] = {"quantiles": quantiles, "alike": norm in chosen}
     with torch.inference_mode():
@@ -131,7 +138,7 @@ def _gammas(bench: Bench, name: str) -> dict[str, Any]:
 
 def _pruned(
     bench: Bench, network: str, where: str, written: str, criterion: str, substitute: str
-) -> list[float]:
+) -> dict[str, Any]:
     """Return the accuracy at every share, without fine-tuning."""
     opened = bench.network(network)
     model = equal(opened) if written == "equal" else opened.model
@@ -143,7 +150,7 @@ def _pruned(
     for share in bench.settings.shares:
         small = apply(model, opened.example, plan, plan.at(share), substitute=substitute, verify=False).model
         found.append(bench.score(opened, small)["accuracy"])
-    return found
+    return {"accuracies": found}
 
 
 def _left_whole(network: Network, model: nn.Module, where: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -50,7 +51,7 @@ def run(bench: Bench) -> None:
         for cut in bench.settings.cuts:
             for substitute in bench.settings.substitutes:
                 key = {"per_layer": per_layer, "cut": cut, "substitute": substitute}
-                bench.ledger.row(key, lambda p=per_layer, c=cut, s=substitute: _pruned(bench, p, c, s))
+                bench.ledger.row(key, partial(_pruned, bench, per_layer, cut, substitute))
 
 
 def _distances(bench: Bench) -> dict[str, Any]:

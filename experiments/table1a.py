@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import slimilar
@@ -80,7 +81,7 @@ def run(bench: Bench) -> None:
     """Compare the methods on every network, and see where the paper's threshold leads."""
     for block in bench.settings.blocks:
         where = {"network": block.network, "what": "threshold"}
-        bench.ledger.row(where, lambda b=block: _at_threshold(bench, b))
+        bench.ledger.row(where, partial(_at_threshold, bench, block))
         share = budget(block.dataset, block.stands_for)
         compared(bench, block.network, block.methods, [share], bench.settings.sparse_epochs)
 

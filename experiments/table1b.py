@@ -7,6 +7,7 @@ no training at all: NS and SFP then rank the scales and filters that they find, 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import slimilar
@@ -60,9 +61,7 @@ def run(bench: Bench) -> None:
                 "budget": settings.budget,
                 "substitute": substitute,
             }
-            bench.ledger.row(
-                key, lambda m=method, s=substitute, o=own: _untrained(bench, plans, m, s, s == o)
-            )
+            bench.ledger.row(key, partial(_untrained, bench, plans, method, substitute, substitute == own))
 
 
 def _network(bench: Bench) -> Network:

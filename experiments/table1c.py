@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -49,7 +50,7 @@ def run(bench: Bench) -> None:
     for threshold in settings.thresholds:
         for substitute in settings.substitutes:
             key = {"threshold": threshold, "substitute": substitute}
-            bench.ledger.row(key, lambda t=threshold, s=substitute: _pruned(bench, t, s))
+            bench.ledger.row(key, partial(_pruned, bench, threshold, substitute))
     bench.ledger.row({"what": "time"}, lambda: _times(bench))
 
 
