@@ -38,7 +38,7 @@ class Settings:
 _PAPER = tuple(row.threshold or 0.0 for row in TABLE_1C)
 SETTINGS = {
     "paper": Settings("resnet50-imagenet", _PAPER, ("none",), BATCH, 100, None, 256),
-    "small": Settings("resnet50-imagenet", _PAPER, ("none", "linear"), 2, 15, 60, 16),
+    "small": Settings("resnet50-imagenet", _PAPER, ("none", "linear"), 2, 15, 100, 64),
     "tiny": Settings("demo", (0.1, 0.2), ("none", "linear"), 1, 3, 50, 16),
 }
 
