@@ -64,10 +64,18 @@ def test_masked_is_rewritten_for_each_step(step):
     check_masked(Network(["conv", step, "conv"]), "joint", seed=1)
 
 
-def test_narrow_groups_are_tried_on_either_side_of_a_cut():
-    steps = ["instance norm", "half by shape", "max pool", "slice by number", "depthwise"]
+@pytest.mark.parametrize(
+    ("steps", "mode"),
+    [
+        (["instance norm", "half by shape", "max pool", "slice by number", "depthwise"], "joint"),
+        (["half and rest", "slice by number"], "joint"),  # the first channel alone lies in front of a cut
+        (["squeeze and excite", "split attention"], "joint"),  # one group's width is taken for another's
+        (["padded shortcut", "batch norm", "batch norm"], "select"),  # the second reads what the first chose
+    ],
+)
+def test_networks_that_were_once_cut_wrongly(steps, mode):
     for seed in range(4):
-        check_masked(Network(steps), "joint", seed)
+        check_masked(Network(steps), mode, seed)
 
 
 @pytest.mark.slow

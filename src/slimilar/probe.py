@@ -20,7 +20,7 @@ from torch import nn
 from slimilar import ops
 from slimilar.follow import Follower, Mismatch, Structure, follow
 from slimilar.groups import FIXED, Residual, find_groups
-from slimilar.labels import Atoms
+from slimilar.labels import Atoms, atoms_in
 from slimilar.rewrite import Kept
 from slimilar.select import can_select
 from slimilar.trace import Choices, Example, Op, trace
@@ -86,10 +86,14 @@ def _trials(structure: Structure) -> list[Kept]:
     some, grouping = _some(structure), structure.grouping
     if all(group.width >= _NARROW for group in grouping.groups):
         return [some]
-    of_group = np.repeat(np.arange(len(grouping.groups)), [group.width for group in grouping.groups])
+    turns: Counter[int] = Counter()
+    side = []
+    for group in grouping.groups:  # of the same width, which may be taken for each other, every other one
+        side += [turns[group.width] % 2] * group.width
+        turns[group.width] += 1
     most = max(map(len, _runs(structure).values()), default=1)
-    singles = [_single(structure, turn) for turn in range(min(most, _LEVELS))]
-    return [some, *(single | (of_group % 2 == side) for single in singles for side in (0, 1))]
+    singles = [_single(structure, turn) for turn in range(min(most, _NARROW))]
+    return [some, *(single | (np.array(side) == whole) for single in singles for whole in (0, 1))]
 
 
 def _single(structure: Structure, turn: int) -> Kept:
@@ -127,7 +131,7 @@ def _some(structure: Structure) -> Kept:
         first = [
             u for run in runs.get(g, []) for u in random.permutation(np.intersect1d(run, free))[:1].tolist()
         ]
-        count = max(len(set(first)), 1 + (len(free) // 4 + turns[group.width] + g) % max(1, len(free) // 2))
+        count = max(len(set(first)), 1 + (len(free) // 4 + turns[group.width]) % max(1, len(free) // 2))
         turns[group.width] += 1
         chosen = list(dict.fromkeys([*first, *random.permutation(free).tolist()]))
         kept[chosen[: max(0, min(count, len(free), group.width - 2))]] = False
@@ -135,11 +139,12 @@ def _some(structure: Structure) -> Kept:
 
 
 def _runs(structure: Structure) -> dict[int, list[Atoms]]:
-    """Return the units between two cuts, by group."""
+    """Return the units between two cuts, by group, each set once."""
     grouping = structure.grouping
     found: dict[int, list[Atoms]] = {}
-    for run in structure.trace.runs:
-        units = np.unique(grouping.unit_of[run])
+    for units in {
+        u.tobytes(): u for run in structure.trace.runs for u in [np.unique(grouping.unit_of[run])]
+    }.values():
         for g in np.unique(np.searchsorted(grouping.offsets, units[units >= 0], side="right") - 1).tolist():
             found.setdefault(g, []).append(units)
     return found
@@ -206,7 +211,16 @@ def _choose_selections(model: nn.Module, example: Example, structure: Structure)
     readers = frozenset(_norms_on_streams(model, structure))
     cut = _structure(model, example, "select", replace(structure.choices, select=readers))
     inside = frozenset(_norms_on_streams(model, cut))
-    return replace(structure.choices, select=readers - inside)
+    return replace(structure.choices, select=(readers & _fed_by_streams(cut)) - inside)
+
+
+def _fed_by_streams(structure: Structure) -> frozenset[str]:
+    """Return the batch norms whose input itself is a stream, and not what another one chose from it."""
+    found = structure.trace
+    inputs = [(n.module, found.values[found.ops[n.op].inputs[0]].labels) for n in found.norms]
+    return frozenset(
+        module for module, labels in inputs if np.isin(found.together[atoms_in(labels)], found.summed).any()
+    )
 
 
 def _norms_on_streams(model: nn.Module, structure: Structure) -> list[str]:
