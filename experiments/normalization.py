@@ -169,7 +169,6 @@ def _curves(ledger: Ledger) -> Any:
         axis.set_xlabel("FLOPs pruned in %")
         axis.set_xlim(-2, 100)
     axes[0, 0].set_ylabel("test accuracy in %")
-    axes[0, 0].text(
-        0.03, 0.04, "dotted: before fine-tuning", transform=axes[0, 0].transAxes, fontsize=8, color=GREY
-    )
+    axes[0, 0].text(0.97, 0.97, "dotted: before fine-tuning", transform=axes[0, 0].transAxes, fontsize=8, color=GREY,
+                    ha="right", va="top")  # fmt: skip
     return figure
