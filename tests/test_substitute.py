@@ -11,10 +11,11 @@ from torch import Tensor, nn
 
 import slimilar
 from slimilar import models, replay
+from slimilar.amends import substituted
 from slimilar.calibration import to_batches
 from slimilar.criteria import Span, available, facts
 from slimilar.errors import InvalidInput
-from slimilar.prune import apply
+from slimilar.substitute import Settings
 from slimilar.substitute.expected import expect
 from slimilar.substitute.hearing import hearing
 from slimilar.substitute.patch import Rows, fit
@@ -224,17 +225,17 @@ def test_readers_choose_again_as_many_channels() -> None:
     net, x = small_net(), pictures(128)
     plan = slimilar.analyze(net, x[:1], criterion="span", calibration=x)
     cut = plan.at(flops=0.5)
-    result = apply(net, x[:1], plan, cut, substitute="linear", calibration=x)
-    assert result.cut.widths == cut.widths
-    assert {n: len(k) for n, k in result.kept.items()} == dict(cut.widths)
-    assert result.cut.cost.flops <= cut.cost.flops * 1.02  # a bias at most
-    rows = {m: p.shape for m, p in result.model.named_parameters()}
-    assert rows["0.weight"][0] == cut.widths["0"]
-    assert all(int(c.representative) in result.kept[n] for n, cs in result.clusters.items() for c in cs)
-    other = slimilar.analyze(net, x[:1], criterion="similarity").at(flops=0.5)
-    kept = slimilar.prune(net, x[:1], flops=0.5, criterion="similarity", calibration=x)
-    assert kept.kept.keys() == other.kept.keys()
-    assert kept.surgery.indices["0.weight", 0].tolist() == list(kept.kept["0"])
+    made = substituted(net, x[:1], plan, cut, "linear", x, 0, None, Settings(choose=True))
+    assert made.cut.widths == cut.widths
+    assert {n: len(k) for n, k in made.cut.kept.items()} == dict(cut.widths)
+    assert made.model.get_parameter("0.weight").shape[0] == cut.widths["0"]
+    assert made.surgery.indices["0.weight", 0].tolist() == list(made.cut.kept["0"])
+    assert all(c.representative in made.cut.kept[n] for n, cs in made.cut.clusters.items() for c in cs)
+    with torch.no_grad():
+        scores, wanted = made.model(x), net(x)
+    assert float((scores - wanted).square().mean()) < 0.5 * float(wanted.var())
+    plain = substituted(net, x[:1], plan, cut, "linear", x, 0, None)
+    assert plain.cut is cut
 
 
 @pytest.mark.parametrize("name", ["vgg16", "resnet20", "preresnet"])

@@ -97,8 +97,10 @@ def substituted(
     calibration: Any,
     seed: int,
     progress: Progress | None,
+    settings: Settings | None = None,
 ) -> Amended:
     """Return the smaller model in which readers make up for removed channels."""
+    settings = settings or Settings(seed=seed)
     structure = plan.structure
     trace, grouping = structure.trace, structure.grouping
     pictures = None if how != "linear" else calibration
@@ -106,10 +108,10 @@ def substituted(
     tape = tape_of(model, example, structure, len(batches[0]) if batches else 1)
     report = None if progress is None else lambda i, n: progress("substituting", i, n)
     sites = find_sites(trace, grouping, tape)
-    exchange = _exchange(plan, cut, sites) if batches and plan.criterion == "span" else None
+    exchange = _exchange(plan, cut, sites) if batches and settings.choose else None
     network = stand_in(
         how, trace, grouping, tape, named_tensors(model), cut.mask, _stand_ins(plan, cut), batches,
-        Settings(seed=seed), report, exchange,
+        settings, report, exchange,
     )  # fmt: skip
     cut = _with(plan, cut, network.kept)
     small, done = rebuild(model, network, sites, surgery(trace, grouping, cut.mask))

@@ -9,6 +9,7 @@ from typing import Any
 from slimilar.criteria.base import Criterion, Facts, Sight, Weights
 from slimilar.criteria.duplicates import Duplicates
 from slimilar.criteria.geometric import GeometricMedian
+from slimilar.criteria.kin import Kin
 from slimilar.criteria.lasso import ChannelLasso
 from slimilar.criteria.ranking import Ranking
 from slimilar.criteria.similarity import Similarity
@@ -28,6 +29,7 @@ __all__ = [
     "Duplicates",
     "Facts",
     "GeometricMedian",
+    "Kin",
     "Ranking",
     "Sight",
     "Similarity",
@@ -81,6 +83,12 @@ _KNOWN: dict[str, _Entry] = {
     "bn-scale": _entry(lambda: Ranking("bn-scale")),
     "random": _entry(lambda: Ranking("random")),
     "taylor": _entry(Taylor),
+    "similarity-active": _Entry(lambda linkage: Kin("similarity-active", linkage), Kin("similarity-active").facts),
+    "similarity-filters": _Entry(lambda linkage: Kin("similarity-filters", linkage), Kin("similarity-filters").facts),
+    "similarity-pictures": _Entry(
+        lambda linkage: Kin("similarity-pictures", linkage), Kin("similarity-pictures").facts
+    ),
+    "similarity-readers": _Entry(lambda linkage: Kin("similarity-readers", linkage), Kin("similarity-readers").facts),
 }
 
 
