@@ -17,6 +17,7 @@ from slimilar.criteria.slimming import Slimming
 from slimilar.criteria.soft import Soft
 from slimilar.criteria.span import Span
 from slimilar.criteria.sparsity import StructuredSparsity
+from slimilar.criteria.table import as_markdown
 from slimilar.criteria.taylor import Taylor
 from slimilar.criteria.thinet import ThiNet
 from slimilar.criteria.training import training_hooks
@@ -43,6 +44,7 @@ __all__ = [
     "available",
     "facts",
     "make",
+    "properties_table",
     "register",
     "training_hooks",
 ]
@@ -108,6 +110,11 @@ def facts(name: str) -> Facts:
     ('pictures', True)
     """
     return _KNOWN[choose(name, available(), "criterion")].facts
+
+
+def properties_table() -> str:
+    """Return what all criteria declare, as a Markdown table: the properties of the paper's table 1, and more."""
+    return as_markdown({name: facts(name) for name in available()})
 
 
 def register(name: str, maker: Callable[[], Criterion], facts: Facts | None = None) -> None:

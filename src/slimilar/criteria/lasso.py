@@ -105,7 +105,7 @@ class _Walk:
         if not self.active:
             return False
         direction = self.inverse @ self.signs
-        slope = self.gram[:, self.active] @ direction
+        slope = direction @ self.gram[self.active]
         join, length = self._next_to_join(slope)
         leaver = -1
         with np.errstate(divide="ignore", invalid="ignore"):

@@ -1,0 +1,63 @@
+"""Every criterion reaches a given budget of FLOPs within 1 % on the networks of the issue, so that costs are equal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import cache
+
+import pytest
+import torch
+from torch import nn
+
+import slimilar
+from _small_networks import trained
+from slimilar._torchvision import import_torchvision
+from slimilar.criteria import Span, Weights, available, make
+from slimilar.groups import ChannelGroup
+from slimilar.models import VGG, ResNet
+from slimilar.plan import Plan
+from slimilar.similarity import RemovalOrder
+
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], int]] = {
+    "VGG-16": (VGG, 32),
+    "ResNet-56": (lambda: ResNet(56), 32),  # padded shortcuts
+    "ResNet-50": (lambda: import_torchvision().models.resnet50(), 64),
+}
+
+
+class Spy:
+    """A criterion that keeps what it is shown, so that one look at a network serves all criteria."""
+
+    name = "spy"
+
+    def orders(self, groups: Sequence[ChannelGroup], weights: Weights) -> list[RemovalOrder | str]:
+        self.groups, self.weights = groups, weights
+        return ["seen"] * len(groups)
+
+
+@cache
+def looked_at(network: str) -> tuple[Plan, Spy]:
+    build, size = NETWORKS[network]
+    torch.manual_seed(0)
+    net, spy = trained(build()), Spy()
+    x = torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(0))
+    return slimilar.analyze(net, x[:1], criterion=spy, calibration=x, labels=torch.tensor([0, 1])), spy
+
+
+NAMES = [pytest.param(n, marks=[pytest.mark.slow] * (n == "span")) for n in available()]
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("network", NETWORKS)
+def test_a_budget_is_met_within_one_percent(network: str, name: str) -> None:
+    seen, spy = looked_at(network)
+    criterion = Span(effort=1e8) if name == "span" else make(name)
+    answers = criterion.orders(spy.groups, spy.weights)
+    answered = [(g, a) for g, a in zip(spy.groups, answers, strict=True) if isinstance(a, RemovalOrder)]
+    groups, orders = zip(*answered, strict=True)
+    plan = replace(seen, groups=groups, orders=orders)
+    for budget in (0.7, 0.5):
+        assert (
+            (budget - 0.01) * plan.before.flops <= plan.at(flops=budget).flops <= budget * plan.before.flops
+        )
