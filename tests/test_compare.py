@@ -21,6 +21,7 @@ from typer.testing import CliRunner
 import slimilar
 from _comparing import RECIPE, TERMS, subject
 from slimilar.cli import app
+from slimilar.cli.comparing import _Opener
 from slimilar.comparison import Comparison, Event, Row, compare, load
 from slimilar.comparison.chart import apart
 from slimilar.comparison.choices import decode, encode
@@ -29,6 +30,7 @@ from slimilar.comparison.table import lines, markdown
 from slimilar.comparison.tasks import Choice, Entry, Phase, Start, entries, in_order, needed
 from slimilar.comparison.terms import calibration
 from slimilar.criteria import available, facts
+from slimilar.data import demo_pictures
 from slimilar.errors import InvalidInput, StoreError
 from slimilar.train import evaluate, train
 
@@ -384,6 +386,17 @@ def test_the_command_writes_table_data_and_curves(tmp_path):
     assert (tmp_path / "comparison.svg").read_text() == svg
 
 
+def test_settings_are_chosen_on_training_pictures_kept_out():
+    words = ("slimilar:demo", None, (), None, "demo", "auto")
+    found, every = _Opener(*words, None, None, 56)(), demo_pictures("train")
+    assert (len(found.train), len(found.test)) == (200, 56)
+    both = torch.cat([found.train.images, found.test.images]).flatten(1)
+    assert torch.equal(both.unique(dim=0), every.images.flatten(1).unique(dim=0))
+    assert len(set(found.test.labels.tolist())) == 10
+    some = _Opener(*words, 100, 30, 56)()
+    assert (len(some.train), len(some.test)) == (100, 30)
+
+
 @pytest.mark.parametrize(
     ("words", "message"),
     [
@@ -391,6 +404,7 @@ def test_the_command_writes_table_data_and_curves(tmp_path):
         (["--criteria", ","], "--criteria must name at least one"),
         (["--engine", "slurm"], "engine must be one of"),
         (["--recipe", "slow"], "recipe must be one of"),
+        (["--held-out", "255"], "must leave some of the 256 training pictures"),
     ],
 )
 def test_misuse_is_a_sentence(tmp_path, words, message):
