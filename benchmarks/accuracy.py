@@ -45,6 +45,7 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--networks", default=",".join(BUDGETS))
     parser.add_argument("--methods", default=",".join(METHODS))
+    parser.add_argument("--flops", type=float, help="only this share of the FLOPs")
     parser.add_argument("--split", choices=SPLITS, default="test")
     parser.add_argument("--count", type=int, default=10_000, help="pictures to score, at most")
     parser.add_argument("--threads", type=int, default=2)
@@ -63,7 +64,7 @@ def _run(args: argparse.Namespace, network: str, methods: list[str], log: Path) 
     """Score every method at every budget that is not known yet."""
     known = {(r["network"], r["method"], r["flops"]) for r in rows(log)}
     budgets = [(m, f) for m in methods for f in OTHER.get((network, m), BUDGETS[network])]
-    wanted = [(m, f) for m, f in budgets if (network, m, f) not in known]
+    wanted = [(m, f) for m, f in budgets if (network, m, f) not in known and args.flops in (None, f)]
     if not wanted:
         return
     task = load(network, args.data, args.split, args.count, args.seed)
