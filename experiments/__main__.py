@@ -26,10 +26,11 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of results (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, help="threads of PyTorch")
+    parser.add_argument("--show", action="store_true", help="compute nothing; write what the known rows tell")
     args = parser.parse_args(words)
     try:
         for name in NAMES if args.name == "all" else [args.name]:
-            for file in reproduce(name, args.scale, args.data, args.out, args.seed, args.threads):
+            for file in reproduce(name, args.scale, args.data, args.out, args.seed, args.threads, args.show):
                 print(file)
     except SlimilarError as error:
         print(f"experiments: {error}", file=sys.stderr)

@@ -36,8 +36,12 @@ def reproduce(
     out: str | Path = RESULTS,
     seed: int = 0,
     threads: int | None = None,
+    show: bool = False,
 ) -> list[Path]:
-    """Run an experiment, or go on with it, and return the files that it wrote."""
+    """Run an experiment, or go on with it, and return the files that it wrote.
+
+    With `show` nothing is computed: table and figures are those of the rows that are there.
+    """
     import torch
 
     from experiments.bench import Bench
@@ -53,7 +57,8 @@ def reproduce(
     ledger = Ledger(folder / f"{scale}.json", _header(name, scale, seed, asdict(chosen), asdict(settings)))
     found = None if place is None else Path(place).expanduser()
     bench = Bench(chosen, settings, ledger, found, seed, RUNS / scale)
-    module.run(bench)
+    if not show:
+        module.run(bench)
     return write(name, ledger, folder / scale)
 
 

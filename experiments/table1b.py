@@ -52,16 +52,16 @@ def run(bench: Bench) -> None:
         return
     bench.ledger.row({"network": settings.network, "method": "base"}, lambda: _base(bench))
     plans: dict[str, Plan] = {}  # a choice may take long, and serves both substitutes
-    for method in settings.methods:
-        own = facts(CRITERIA[method]).substitute
-        for substitute in dict.fromkeys((own, LINEAR)):
-            key = {
-                "network": settings.network,
-                "method": method,
-                "budget": settings.budget,
-                "substitute": substitute,
-            }
-            bench.ledger.row(key, partial(_untrained, bench, plans, method, substitute, substitute == own))
+    rows = [(m, s) for m in settings.methods for s in dict.fromkeys((facts(CRITERIA[m]).substitute, LINEAR))]
+    for method, substitute in sorted(rows, key=lambda row: row[1] == LINEAR):  # fitting takes longer
+        own = substitute == facts(CRITERIA[method]).substitute
+        key = {
+            "network": settings.network,
+            "method": method,
+            "budget": settings.budget,
+            "substitute": substitute,
+        }
+        bench.ledger.row(key, partial(_untrained, bench, plans, method, substitute, own))
 
 
 def _network(bench: Bench) -> Network:
