@@ -29,7 +29,7 @@ from slimilar.criteria.base import Floats, by_rank, by_share
 from slimilar.criteria.geometric import remoteness
 from slimilar.errors import InvalidInput
 from slimilar.groups import ChannelGroup
-from slimilar.plan import Plan
+from slimilar.plan import Plan, untied
 from slimilar.similarity import RemovalOrder
 
 
@@ -159,6 +159,23 @@ def test_ranks_are_those_of_all_layers() -> None:
     assert isinstance(last, RemovalOrder)
     assert (first.heights * 11).round(9).tolist() == [0, 1, 2, 4, 5, 7]
     assert last.removed.tolist() == [4, 3, 2, 1, 0]
+
+
+def test_ties_are_broken_evenly_and_by_next_to_nothing() -> None:
+    orders = [RemovalOrder(np.arange(n), np.arange(n) * 4 // n / 3, np.full(n, -1)) for n in (12, 40, 20)]
+    found = untied(orders)
+    moved = np.concatenate([o.heights for o in found])
+    assert len(np.unique(moved[moved < 1])) == (moved < 1).sum()
+    for before, after in zip(orders, found, strict=True):
+        assert np.array_equal(before.removed, after.removed)
+        assert after.heights == pytest.approx(before.heights, abs=1e-10)
+        assert (after.heights >= before.heights).all()
+        for t in (0.0, 1 / 3, 2 / 3, 0.5, 1.0):
+            assert before.steps(t) == after.steps(t)
+    zeros = np.sort(moved[moved < 0.1])
+    half = zeros[len(zeros) // 2]
+    shares = [(o.heights < half).sum() / (b.heights == 0).sum() for o, b in zip(found, orders, strict=True)]
+    assert np.ptp(shares) < 1 / 3  # all layers alike, but for whole channels
 
 
 def test_a_ratio_takes_its_share_of_every_layer() -> None:
