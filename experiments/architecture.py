@@ -88,6 +88,6 @@ def figures(ledger: Ledger) -> dict[str, Any]:
         axis.plot(x, y, "o", color=colour, ms=3.5)
         ends[row["method"]] = (x[-1] + 0.6, y[-1], colour)
     label_ends(axis, ends, gap=0.06 * max(original.values()))
-    axis.set_xticks(x, [name.split(".")[-1] for name in original], rotation=45, ha="right")
+    axis.set_xticks(x, [name.removeprefix("features.") for name in original], rotation=45, ha="right")
     axis.set_ylabel("channels left")
     return {"": figure}

@@ -16,6 +16,7 @@ sys.path.insert(0, str(ROOT))
 
 from experiments import catalogue, paper  # noqa: E402
 from experiments.__main__ import main  # noqa: E402
+from experiments.bases import load_base  # noqa: E402
 from experiments.bench import Bench, Network  # noqa: E402
 from experiments.bound import pairs, shifts  # noqa: E402
 from experiments.ledger import Ledger  # noqa: E402
@@ -25,7 +26,7 @@ from experiments.scales import SCALES  # noqa: E402
 from slimilar.cli import app  # noqa: E402
 from slimilar.cli import reproduce as command  # noqa: E402
 from slimilar.data import demo_pictures  # noqa: E402
-from slimilar.errors import SlimilarError, StoreError  # noqa: E402
+from slimilar.errors import DataError, SlimilarError, StoreError  # noqa: E402
 from slimilar.models import demo_network  # noqa: E402
 
 
@@ -68,6 +69,13 @@ def test_what_is_known_is_not_computed_again(results, monkeypatch):
     monkeypatch.setattr("experiments.bench.demo_network", lambda: pytest.fail("a network was opened again"))
     assert main(["bound", "--scale", "tiny", "--out", str(results.parent)]) == 0
     assert json.loads((results / "tiny.json").read_text()) == before
+
+
+def test_known_rows_can_be_shown_alone(results, monkeypatch):
+    monkeypatch.setattr("experiments.bound.run", lambda bench: pytest.fail("rows were asked for"))
+    (results / "tiny.md").unlink()
+    assert main(["bound", "--scale", "tiny", "--out", str(results.parent), "--show"]) == 0
+    assert "Proposition 2" in (results / "tiny.md").read_text()
 
 
 def test_an_interrupted_run_goes_on(tmp_path):
@@ -195,6 +203,18 @@ def test_a_subset_is_the_same_every_time():
     assert torch.equal(first.test.images, second.test.images)
     assert torch.equal(first.pictures, second.pictures)
     assert len(first.test) == SCALES["tiny"].test
+
+
+def test_the_base_network_is_the_recorded_one():
+    record = json.loads((ROOT / "experiments" / "bases" / "preresnet20-cifar10.json").read_text())
+    model = load_base("preresnet20-cifar10")
+    assert sum(p.numel() for p in model.parameters()) == record["parameters"]
+    assert len(record["history"]) == record["left after epochs"] + record["then"]["epochs"]
+
+
+def test_an_untrained_base_says_how_to_make_it(tmp_path):
+    with pytest.raises(DataError, match=r"python -m experiments\.bases preresnet110-cifar10"):
+        load_base("preresnet110-cifar10", tmp_path)
 
 
 # --- slimilar reproduce -------------------------------------------------------------------------------------------
