@@ -151,7 +151,7 @@ def figures(ledger: Ledger) -> dict[str, Any]:
     error = [[100 * (r[2] - r[0]) for r in ratio], [100 * (r[0] - r[1]) for r in ratio]]
     axis.errorbar(x, y, error, color=ORANGE, marker="o", ms=5, lw=1.5, capsize=2)
     axis.annotate(
-        "here, one core", (x[-1], y[-1]), (6, -2), textcoords="offset points", color=ORANGE, va="center"
+        "here, a CPU", (x[-1], y[-1]), (6, -2), textcoords="offset points", color=ORANGE, va="center"
     )
     axis.plot([r.pruned for r in TABLE_1C], [r.saved for r in TABLE_1C], color=BLUE, marker="s", ms=4)
     last = TABLE_1C[-1]
@@ -159,7 +159,7 @@ def figures(ledger: Ledger) -> dict[str, Any]:
                   va="center")  # fmt: skip
     for t, row, saved in zip(rows, rows.values(), y, strict=True):
         axis.annotate(f"t = {t:g}", (row["pruned"], saved), (-4, 7), textcoords="offset points", fontsize=7.5,
-                      color=GREY, ha="right")  # fmt: skip
+                      color=GREY, ha="right", bbox={"fc": "white", "ec": "none", "pad": 0.6})  # fmt: skip
     axis.set_xlim(0, 80)
     axis.set_ylim(0, 75)
     axis.set_xlabel("FLOPs saved in %")
