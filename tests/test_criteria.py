@@ -15,6 +15,7 @@ from torch.nn import functional as F
 import slimilar
 from _small_networks import NETWORKS, trained
 from _small_networks import pictures as noise
+from slimilar import criteria
 from slimilar.criteria import (
     Criterion,
     Facts,
@@ -124,11 +125,26 @@ def test_an_own_criterion_can_be_registered() -> None:
         result = slimilar.prune(small_net(), pictures()[:1], ratio=0.5, criterion="last-first")
         assert result.kept["0"] == (0, 1, 2)
     finally:
-        from slimilar import criteria
-
         criteria._KNOWN.pop("last-first")
     with pytest.raises(InvalidInput, match="criterion must be one of"):
         facts("last-first")
+
+
+def test_facts_may_be_given_on_registering() -> None:
+    class Plain:
+        name = "plain"
+
+        def orders(self, groups: list[ChannelGroup], weights: Weights) -> list[RemovalOrder | str]:
+            assert weights.sight is not None
+            return ["looked"] * len(groups)
+
+    register("plain", Plain, Facts("Looks and does nothing.", needs="pictures"))
+    try:
+        with pytest.raises(InvalidInput, match=r"looks at activations: pass calibration="):
+            plan_of(small_net(), "plain")
+        assert plan_of(small_net(), "plain", calibration=pictures()).frozen[-1].reason == "looked"
+    finally:
+        criteria._KNOWN.pop("plain")
 
 
 # --- heights: shares, ranks, ratio, quantile ------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from slimilar.amends import (
 )
 from slimilar.calibration import labelled_batches
 from slimilar.cost import CostModel, cost_model, count, human
-from slimilar.criteria import Criterion, Sight, Weights, make
+from slimilar.criteria import Criterion, Sight, Weights, facts, make
 from slimilar.criteria.base import check_needs, check_training, phases_of
 from slimilar.errors import InvalidInput, VerificationError
 from slimilar.groups import ChannelGroup, Frozen, Residual
@@ -102,16 +102,16 @@ def analyze(
     model = check_model(model)
     _check_example(example)
     _check_options(residual, min_channels)
-    chosen = make(criterion, linkage)
+    chosen, declared = make(criterion, linkage), facts(criterion)
     excluded = _excluded(model, exclude)
     _check_finite(model)
     weights = Weights(named_tensors(model), phases=phases_of(model))
-    check_needs(chosen, calibration is not None, labels=True)
-    check_training(chosen, weights)
+    check_needs(chosen, declared, calibration is not None, labels=True)
+    check_training(chosen, declared, weights)
     batches, known = (
         ([], None) if calibration is None else labelled_batches(calibration, labels, example, BATCH, PICTURES)
     )
-    check_needs(chosen, calibration is not None, known is not None)
+    check_needs(chosen, declared, calibration is not None, known is not None)
     structure = analyse(model, example, residual)
     costs = cost_model(structure.trace, structure.grouping)
     sight = None
@@ -166,12 +166,13 @@ def prune(
     _check_example(example)
     if criterion == "auto":
         criterion = "similarity" if calibration is None or threshold is not None else "span"
-    chosen, pictures = make(criterion, linkage), None
+    pictures = None
     if wants_synthesis(calibration):
-        check_needs(chosen, pictures=True, labels=False)  # before minutes of synthesis
+        # said before minutes of synthesis
+        check_needs(make(criterion, linkage), facts(criterion), pictures=True, labels=False)
         calibration = pictures = synthesize(model, example, seed=seed, progress=progress)
     plan = analyze(
-        model, example, criterion=chosen, calibration=calibration, labels=labels, residual=residual,
+        model, example, criterion=criterion, calibration=calibration, labels=labels, linkage=linkage, residual=residual,
         exclude=exclude, min_channels=min_channels, seed=seed, progress=progress,
     )  # fmt: skip
     if not plan.groups:

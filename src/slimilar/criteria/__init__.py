@@ -56,9 +56,12 @@ class _Entry:
     facts: Facts
 
 
+_UNDECLARED = Facts("A criterion of one's own.")
+
+
 def _entry(maker: Callable[[], Criterion], facts: Facts | None = None) -> _Entry:
     if facts is None:
-        facts = getattr(maker(), "facts", None) or Facts("A criterion of one's own.")
+        facts = getattr(maker(), "facts", None) or _UNDECLARED
     return _Entry(lambda _: maker(), facts)
 
 
@@ -85,12 +88,18 @@ _KNOWN: dict[str, _Entry] = {
     "bn-scale": _entry(lambda: Ranking("bn-scale")),
     "random": _entry(lambda: Ranking("random")),
     "taylor": _entry(Taylor),
-    "similarity-active": _Entry(lambda linkage: Kin("similarity-active", linkage), Kin("similarity-active").facts),
-    "similarity-filters": _Entry(lambda linkage: Kin("similarity-filters", linkage), Kin("similarity-filters").facts),
+    "similarity-active": _Entry(
+        lambda linkage: Kin("similarity-active", linkage), Kin("similarity-active").facts
+    ),
+    "similarity-filters": _Entry(
+        lambda linkage: Kin("similarity-filters", linkage), Kin("similarity-filters").facts
+    ),
     "similarity-pictures": _Entry(
         lambda linkage: Kin("similarity-pictures", linkage), Kin("similarity-pictures").facts
     ),
-    "similarity-readers": _Entry(lambda linkage: Kin("similarity-readers", linkage), Kin("similarity-readers").facts),
+    "similarity-readers": _Entry(
+        lambda linkage: Kin("similarity-readers", linkage), Kin("similarity-readers").facts
+    ),
 }
 
 
@@ -103,13 +112,16 @@ def available() -> tuple[str, ...]:
     return tuple(_KNOWN)
 
 
-def facts(name: str) -> Facts:
-    """Return what a criterion declares about itself.
+def facts(criterion: Criterion | str) -> Facts:
+    """Return what a criterion, by name or as an object, declares about itself.
 
     >>> facts("span").needs, facts("similarity").automatic
     ('pictures', True)
     """
-    return _KNOWN[choose(name, available(), "criterion")].facts
+    if isinstance(criterion, str):
+        return _KNOWN[choose(criterion, available(), "criterion")].facts
+    found: Facts = getattr(criterion, "facts", None) or _UNDECLARED
+    return found
 
 
 def properties_table() -> str:

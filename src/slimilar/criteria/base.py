@@ -89,10 +89,9 @@ class Criterion(Protocol):
 # --- what is needed ---------------------------------------------------------------------------------------------
 
 
-def check_needs(criterion: Criterion, pictures: bool, labels: bool) -> None:
+def check_needs(criterion: Criterion, facts: Facts, pictures: bool, labels: bool) -> None:
     """Raise unless there is what a criterion declares to need."""
-    found: Facts | None = getattr(criterion, "facts", None)
-    needs = "nothing" if found is None else found.needs
+    needs = facts.needs
     if needs in ("pictures", "labels") and not pictures:
         kind = "unlabelled" if needs == "pictures" else "labelled"
         raise InvalidInput(
@@ -105,10 +104,9 @@ def check_needs(criterion: Criterion, pictures: bool, labels: bool) -> None:
         )
 
 
-def check_training(criterion: Criterion, weights: Weights) -> None:
+def check_training(criterion: Criterion, facts: Facts, weights: Weights) -> None:
     """Raise if a criterion has a training phase that the model has not gone through."""
-    found: Facts | None = getattr(criterion, "facts", None)
-    if found is None or found.needs != "training":
+    if facts.needs != "training":
         return
     if not getattr(criterion, "trained", False) and criterion.name not in weights.phases:
         name, home = criterion.name, "slimilar.criteria"
