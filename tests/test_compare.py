@@ -267,8 +267,10 @@ def test_two_processes_end_with_the_same_rows(whole, tmp_path):
 def test_a_cluster_ends_with_the_same_rows(whole, tmp_path, monkeypatch):
     places = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(places))
-    found = compare(subject, TERMS, tmp_path, jobs=2, threads=1, engine="ray")
-    assert plain(found) == plain(whole[1])
+    terms = replace(TERMS, criteria=("magnitude-l1",), flops=("0.5",))
+    found = plain(compare(subject, terms, tmp_path, jobs=2, threads=1, engine="ray"))
+    assert len(found) == 2
+    assert found.items() <= plain(whole[1]).items()
 
 
 def test_without_ray_one_is_told_what_to_install(tmp_path, monkeypatch):

@@ -236,7 +236,7 @@ def _ray(orders: Orders, jobs: int) -> Iterator[Engine]:
         raise InvalidInput("engine 'ray' needs Ray: pip install 'slimilar[ray]'") from error
     started = not ray.is_initialized()
     if started:
-        ray.init(log_to_driver=False, logging_level="error")
+        ray.init(log_to_driver=False, logging_level="error", include_dashboard=False)
     found = _Ray(ray, orders, jobs)
     try:
         yield found
