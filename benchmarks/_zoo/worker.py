@@ -36,7 +36,9 @@ def prepared(entry: Entry) -> tuple[nn.Module, Any]:
     """Return a model with random weights, and the smallest input it takes."""
     model = oracle.randomise(build(entry.library, entry.name, entry.kind))
     problem: Exception | None = None
-    for size in entry.sizes:
+    # heads that run in training only need larger pictures than the rest
+    sizes = entry.sizes[-1:] if getattr(model, "aux_logits", False) else entry.sizes
+    for size in sizes:
         example = _example(entry, size)
         try:
             args, kwargs = arguments(example)
