@@ -98,6 +98,27 @@ def test_soft_zeroes_the_smallest_filters_and_they_may_return() -> None:
     assert set(np.flatnonzero(filter_norms(net[4]) == 0)) != set(gone)
 
 
+@pytest.mark.parametrize("bias", [False, True])
+def test_what_soft_zeroed_says_a_constant_that_the_readers_take_in(bias: bool) -> None:
+    net = network()
+    if bias:
+        net[4] = nn.Conv2d(8, 16, 3, padding=1)
+    for i in (1, 5):
+        nn.init.normal_(net[i].bias, 0.2, 0.5)
+        nn.init.normal_(net[i].running_mean, 0, 1)
+    training_hooks("soft", net, X, ratio=0.5).on_epoch_end(net, 1)  # type: ignore[misc]
+    x = torch.randn(8, 1, 8, 8, generator=torch.Generator().manual_seed(0))
+    gone = torch.from_numpy(np.flatnonzero(filter_norms(net[4]) == 0))
+    with torch.no_grad():
+        said = net.eval()[:6](x)[:, gone]
+        assert torch.allclose(said, net[5].bias[gone].reshape(1, -1, 1, 1).expand_as(said), atol=1e-6)
+        # The second layer is read without padding, at whose border a constant would end.
+        result = slimilar.prune(net, X, ratio=0.5, criterion="soft", calibration=x, exclude=["0"])
+        assert result.substitute == "linear"
+        assert result.cut.widths == {"4": 8}
+        assert torch.allclose(result.model(x), net(x), atol=1e-4)
+
+
 def test_soft_takes_the_counts_of_the_pruning_to_come() -> None:
     data = digits(0, 256)
     trained = train(network(), data, SHORT, hooks=training_hooks("soft", network(), X, flops=0.5)).model

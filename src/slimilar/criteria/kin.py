@@ -101,7 +101,7 @@ def _correlation(group: ChannelGroup, weights: Weights, scale: Tensor) -> Tensor
     """Return the cosine of every two filters, turned where the batch norm turns; of one writer only."""
     name = f"{group.writers[0]}.weight"
     kernel = weights.tensors.get(name)
-    if len(group.writers) != 1 or kernel is None or len(kernel) != group.width:
+    if len(group.writers) != 1 or kernel is None or kernel.ndim < 2 or len(kernel) != group.width:
         return torch.eye(group.width)
     rows = torch.nn.functional.normalize(kernel.detach().double().flatten(1), dim=1)
     sign = torch.where(scale < 0, -1.0, 1.0).double()

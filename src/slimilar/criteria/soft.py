@@ -2,7 +2,8 @@
 
 After every epoch of training the filters with the smallest norm, the same share of every layer, are set to zero. They
 stay in the network and get gradients like all others, so that next time other filters may be the smallest. At the
-end those that are zero leave.
+end those that are zero leave. What a batch norm remembers of a filter's mean is set to what it is from then on, or the
+network as it is evaluated would not be the one that trains on.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import torch
 from torch import nn
 
 from slimilar.criteria.base import Facts, Ints, Weights, by_share, free_units, mark_trained
-from slimilar.criteria.filters import filter_members, filters
+from slimilar.criteria.filters import filter_members, filters, written_by_filters
 from slimilar.errors import InvalidInput
 from slimilar.groups import ChannelGroup
 from slimilar.similarity import RemovalOrder
@@ -74,8 +75,17 @@ def smallest(group: ChannelGroup, weights: Weights) -> Ints:
 
 @torch.no_grad()
 def _zero(group: ChannelGroup, units: Ints, held: dict[str, torch.Tensor]) -> None:
-    """Set the filters of some units to zero, in place."""
+    """Set the filters of some units to zero, in place, and the running means behind them to what zero filters write."""
     for member in filter_members(group):
         places = torch.from_numpy(np.flatnonzero(np.isin(member.units, units)))
         tensor = held[member.tensor]
         tensor.index_fill_(member.axis, places.to(tensor.device), 0)
+    if not written_by_filters(group):
+        return
+    bias = held.get(f"{group.writers[0]}.bias")
+    # Behind a single writer, only the first batch norm sees its output as it is.
+    for norm in group.batch_norms[: 1 if len(group.writers) == 1 else None]:
+        if norm.running_mean is not None:
+            means = held[norm.running_mean]
+            at = torch.from_numpy(norm.positions[units].ravel()).to(means.device)
+            means[at] = bias[at].to(means.dtype) if bias is not None and len(bias) == len(means) else 0.0
