@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from experiments.bench import Bench
-from slimilar.comparison import OWN, Event, Row, Subject, Terms, compare
+from slimilar.comparison import OWN, Event, Row, Subject, Terms, compare, load
 from slimilar.comparison.choices import decode
-from slimilar.comparison.ledger import read_json
+from slimilar.comparison.ledger import HEADER, read_json
 from slimilar.comparison.tasks import Choice, Phase, needed
 from slimilar.comparison.work import CHOICES
 from slimilar.comparison.work import Bench as Desk
@@ -35,13 +35,19 @@ def compared(
     bench.base(name)
     if all(_known(bench, name, m, b, s) for m in methods for b in budgets for s in _substitutes(m)):
         return
+    collect(bench, name, methods, budgets)
     for substitutes in ((OWN,), (OWN, LINEAR)):  # the paper's rows first, in case there is no time for more
         terms = _terms(bench, name, methods, budgets, substitutes, sparse_epochs)
-        found = compare(_subject(bench, name), terms, bench.work / name, progress=_tell)
-        for row in found.rows:
-            method = TAGS[row.criterion]
-            if method in methods and row.budget in budgets:
-                _enter(bench, name, method, row)
+        compare(_subject(bench, name), terms, bench.work / name, progress=_tell)
+        collect(bench, name, methods, budgets)
+
+
+def collect(bench: Bench, name: str, methods: Sequence[str], budgets: Sequence[str]) -> None:
+    """Enter the rows that are known already, also those of a comparison that was interrupted."""
+    if (bench.work / name / HEADER).exists():
+        for row in load(bench.work / name).rows:
+            if TAGS[row.criterion] in methods and row.budget in budgets:
+                _enter(bench, name, TAGS[row.criterion], row)
 
 
 def chosen(bench: Bench, name: str, method: str, sparse_epochs: int) -> Criterion:
