@@ -315,7 +315,7 @@ def run(*words: object, code: int = 0) -> str:
     return result.stdout
 
 
-def wait_for(condition, process: subprocess.Popen[bytes], seconds: float = 120) -> None:
+def wait_for(condition, process: subprocess.Popen[bytes], seconds: float = 500) -> None:
     until = time.monotonic() + seconds
     while not condition():
         assert process.poll() is None, "ended too early"
@@ -331,6 +331,7 @@ def demo(tmp_path_factory) -> Path:
     return folder
 
 
+@pytest.mark.timeout(600)  # seconds on a machine that has nothing else to do
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_killed_it_goes_on_and_ends_the_same(demo, tmp_path, jobs):
     """The real program, on the shipped network and pictures, killed by force in the middle of a training."""
@@ -352,6 +353,7 @@ def test_killed_it_goes_on_and_ends_the_same(demo, tmp_path, jobs):
     assert plain(load(folder)) == plain(load(demo))
 
 
+@pytest.mark.timeout(600)
 def test_ctrl_c_leaves_a_folder_to_go_on_with(tmp_path):
     rows = tmp_path / "rows.jsonl"
     process = subprocess.Popen(
@@ -359,9 +361,11 @@ def test_ctrl_c_leaves_a_folder_to_go_on_with(tmp_path):
         stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
-    wait_for(lambda: rows.exists() and rows.read_bytes().count(b"\n") >= 1, process)
-    os.killpg(process.pid, signal.SIGINT)
-    _, errors = process.communicate(timeout=60)
+    try:
+        wait_for(lambda: rows.exists() and rows.read_bytes().count(b"\n") >= 1, process)
+    finally:
+        os.killpg(process.pid, signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert b"Traceback" not in errors
     assert errors.decode().strip().endswith("slimilar: stopped")
