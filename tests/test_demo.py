@@ -31,7 +31,7 @@ def offline(monkeypatch) -> None:
 def brief(monkeypatch) -> None:
     """One setting, few pictures: the same steps in a few seconds."""
     monkeypatch.setattr(demo, "SHARES", (0.5,))
-    sizes = {"test": 100, "train": 16}
+    sizes = {"test": 100, "train": 64}
     monkeypatch.setattr("slimilar.data.demo_pictures", lambda split: demo_pictures(split).first(sizes[split]))
 
 
