@@ -31,6 +31,15 @@ def kind(reason: str) -> str:
     return "fixed" if any(k in p for p in parts for k in _FIXED) else "unknown"
 
 
+# how the rows on file came about; a run from the start by the command above has none of these limits
+_NOTES = (
+    "Slimilar's rows are of one run in the order of size, stopped before its end; limit 60 s of processor time.",
+    "torchvision/inception_v3 was tried again with larger pictures: in training it takes no smaller ones itself.",
+    "Torch-Pruning's rows and the exports are of an earlier run on a busy machine, limited to 90 s by the clock: its",
+    "time-outs are no failures, and the seconds of the two do not compare (see speed.txt for that).",
+)
+
+
 def table(entries: list[Entry], picked: list[Entry], rows: Rows) -> str:
     """Return head, totals and one line for each architecture."""
     normed = {e.key for e in picked if e.batch_norms}
@@ -58,7 +67,7 @@ def _head(entries: list[Entry], picked: list[Entry]) -> Iterator[str]:
         "architectures made of the same modules in other numbers and widths, the smallest. "
         f"{len(picked) - len(listed)} without batch norms, chosen alike."
     )
-    yield "Seconds are of processor time, and so is the limit, the same for both: --seconds (60)."
+    yield from _NOTES
     yield "Random weights; FLOPs cut to 60 % where possible (residual: inner, else joint); judged by the weights alone."
 
 

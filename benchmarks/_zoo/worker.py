@@ -37,7 +37,7 @@ def prepared(entry: Entry) -> tuple[nn.Module, Any]:
     model = oracle.randomise(build(entry.library, entry.name, entry.kind))
     problem: Exception | None = None
     # heads that run in training only need larger pictures than the rest
-    sizes = entry.sizes[-1:] if getattr(model, "aux_logits", False) else entry.sizes
+    sizes = (299,) if getattr(model, "aux_logits", False) else entry.sizes
     for size in sizes:
         example = _example(entry, size)
         try:
