@@ -41,7 +41,9 @@ class Settings:
     seed: int = 0
     correct_stream: bool = True
     steps: int = 6  # towards what counts behind a ReLU, after least squares
-    choose: bool = False  # let readers choose again, on the pruned network's activations, which channels they read
+    choose: bool = (
+        False  # let readers choose again, on the pruned network's activations, which channels they read
+    )
     polish: bool = True  # fit readers that lose no channel too, once what they read has drifted
 
 
