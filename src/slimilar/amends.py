@@ -65,10 +65,13 @@ def settle(substitute: str, model: nn.Module, example: Example, plan: Plan) -> s
 def leave_room(
     model: nn.Module, example: Example, plan: Plan, flops: Budget | None, params: Budget | None
 ) -> tuple[Budget | None, Budget | None]:
-    """Return budgets that still hold when every reader that has no place for a constant gains a bias."""
+    """Return budgets that still hold when every reader that has no place for a constant gains a bias.
+
+    Also one that loses no channel: it is fitted too, once what it reads has drifted.
+    """
     structure = plan.structure
     sites = find_sites(structure.trace, structure.grouping, tape_of(model, example, structure, 1))
-    bare = [s for s in sites if s.bias is None and s.norm is None and (s.units >= 0).any()]
+    bare = [s for s in sites if s.bias is None and s.norm is None]
     outs = [structure.trace.values[structure.trace.ops[s.op].outputs[0]].shape for s in bare]
     if not bare:
         return flops, params

@@ -282,13 +282,13 @@ def criteria(json: options.Json = False, quiet: options.Quiet = False) -> None:
     known = {name: facts(name) for name in available()}
     sign = {True: "yes", False: "no"}
     rows = [
-        [name, f.tag, f.needs, sign[f.automatic], sign[f.pretrained], f.substitute, escape(f.what)]
+        [name, f.tag, f.needs, sign[f.automatic], sign[f.pretrained], escape(f.what)]
         for name, f in known.items()
     ]
-    headings = ["criterion", "tag", "needs", "automatic", "pre-trained", "substitute", "what leaves"]
+    headings = ["criterion", "tag", "needs", "auto", "pre", "what leaves"]
     out.table([f"<{heading}" for heading in headings], rows)
     out.say(
-        "tag: in the paper's tables. automatic: finds widths by itself. pre-trained: works on a network trained\n"
-        "without it. substitute: what its own paper does about the layers that read removed channels."
+        "tag: in the paper's tables. auto: finds the widths by itself. pre: works on a network that was\n"
+        "trained without it. --json also tells what its own paper does about the layers that read."
     )
     out.answer({name: dataclasses.asdict(f) for name, f in known.items()})

@@ -39,17 +39,21 @@ def reproduce(
     ] = None,
     seed: options.Seed = 0,
     threads: options.Threads = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
 ) -> None:
     """Run an experiment of the paper, or go on with it, and write its table and figures.
 
     Example: [bold]slimilar reproduce bound --scale tiny --out results[/]
     """
     catalogue = _catalogue()
-    answer = Output()
+    output, files = Output(json, quiet), []
     for chosen in catalogue.NAMES if name == "all" else [name]:
         place = catalogue.RESULTS if out is None else out
         for file in catalogue.reproduce(chosen, scale, data, place, seed, threads):
-            answer.say(escape(str(file)))
+            output.say(escape(str(file)))
+            files.append(str(file))
+    output.answer({"files": files})
 
 
 def _catalogue() -> Any:
