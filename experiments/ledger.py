@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -54,7 +55,7 @@ class Ledger:
         row: Row = json.loads(json.dumps({**key, **values, "seconds": took}))
         self.rows.append(row)
         self.write()
-        print({k: v for k, v in row.items() if not isinstance(v, list | dict)}, flush=True)
+        print({k: v for k, v in row.items() if not isinstance(v, list | dict)}, file=sys.stderr, flush=True)
         return row
 
     def write(self) -> None:

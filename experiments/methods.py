@@ -88,7 +88,7 @@ def _terms(
 
 
 def _tell(event: Event) -> None:
-    print(f"{event.done}/{event.total} {event.title}", flush=True)
+    print(f"{event.done}/{event.total} {event.title}", file=sys.stderr, flush=True)
 
 
 def _substitutes(method: str) -> set[str]:
