@@ -70,6 +70,7 @@ def test_masked_is_rewritten_for_each_step(step):
         (["instance norm", "half by shape", "max pool", "slice by number", "depthwise"], "joint"),
         (["half and rest", "slice by number"], "joint"),  # the first channel alone lies in front of a cut
         (["squeeze and excite", "split attention"], "joint"),  # one group's width is taken for another's
+        (["split attention", "padded shortcut"], "joint"),  # the same, of groups that are not equally wide
         (["padded shortcut", "batch norm", "batch norm"], "select"),  # the second reads what the first chose
     ],
 )

@@ -80,20 +80,24 @@ def _fault(model: nn.Module, example: Example, structure: Structure) -> Mismatch
 def _trials(structure: Structure) -> list[Kept]:
     """Return what stays in each trial.
 
-    Narrow groups may by chance lose as many as another, or as many in front of a cut as behind it. Where there are
-    any, each also loses a single unit, of one run between cuts after the other, while its neighbours lose none.
+    Narrow groups may by chance lose as many as another, or as many in front of a cut as behind it. So each of them also
+    loses a single unit, of one run between cuts after the other, while all others, or half of the narrow ones, lose
+    none: any two of these are apart in some digit of their numbers.
     """
     some, grouping = _some(structure), structure.grouping
-    if all(group.width >= _NARROW for group in grouping.groups):
-        return [some]
-    turns: Counter[int] = Counter()
-    side = []
-    for group in grouping.groups:  # of the same width, which may be taken for each other, every other one
-        side += [turns[group.width] % 2] * group.width
-        turns[group.width] += 1
-    most = max(map(len, _runs(structure).values()), default=1)
-    singles = [_single(structure, turn) for turn in range(min(most, _NARROW))]
-    return [some, *(single | (np.array(side) == whole) for single in singles for whole in (0, 1))]
+    narrow = [g for g, group in enumerate(grouping.groups) if group.width < _NARROW]
+    number = np.full(len(grouping.groups), FIXED)
+    number[narrow] = np.arange(len(narrow))
+    of_unit = np.repeat(number, [group.width for group in grouping.groups])
+    runs = _runs(structure)
+    most = max((len(runs.get(g, [])) for g in narrow), default=1)
+    found = [some]
+    for single in [_single(structure, turn) for turn in range(min(max(1, most), _NARROW))] if narrow else []:
+        for digit in range(max(1, (len(narrow) - 1).bit_length())):
+            for side in (0, 1):
+                trial = single | (of_unit == FIXED) | ((of_unit >> digit) & 1 != side)
+                found += [] if trial.all() else [trial]
+    return found
 
 
 def _single(structure: Structure, turn: int) -> Kept:
