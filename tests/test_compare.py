@@ -117,7 +117,6 @@ def trainers() -> list[str]:
     return [name for name in available() if facts(name).needs == "training"]
 
 
-@pytest.mark.skipif(not trainers(), reason="no criterion with a training phase yet")
 def test_criteria_that_train_first(tmp_path):
     """Their extra epochs are counted; a phase is shared by budgets unless it must know the budget."""
     terms = replace(TERMS, criteria=tuple(trainers()), substitutes=("own",), epochs=0, sparse_epochs=2)

@@ -20,7 +20,7 @@ from slimilar.similarity import Cluster
 from slimilar.substitute import Exchange, Settings, find_sites, rebuild
 from slimilar.substitute import substitute as stand_in
 from slimilar.substitute.sites import Site
-from slimilar.trace import Example, map_tensors, named_tensors
+from slimilar.trace import Example, map_tensors, name_of, named_tensors
 
 SUBSTITUTES = ("auto", "none", "merge", "mean", "linear")
 Progress = Callable[[str, int, int], None]  # what is being done, steps done, steps in all
@@ -42,7 +42,7 @@ def tape_of(model: nn.Module, example: Example, structure: Structure, size: int)
         tape = record(
             model, map_tensors(lambda t: t[:1].expand(size, *t.shape[1:]) if t.ndim else t, example)
         )
-        names = [play.func.name().split(".")[0].replace("::", ".") for play in tape.plays]
+        names = [name_of(play.func) for play in tape.plays]
         if names == [op.name for op in structure.trace.ops]:
             return tape
         why = "it runs other operators on another batch size"

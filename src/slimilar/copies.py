@@ -68,6 +68,13 @@ def copy_with(model: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
     return _copied(model, memo)
 
 
+def shadow(model: nn.Module) -> nn.Module:
+    """Return a copy in eval mode that shares the parameters and has buffers of its own, to run without a trace."""
+    shared: dict[str, Tensor] = {name: p.detach() for name, p in model.named_parameters()}
+    buffers = {name: b.detach().clone() for name, b in model.named_buffers()}
+    return copy_with(model, {**shared, **buffers}).eval()
+
+
 # What copy.deepcopy returns as it is; asked here, because a network has tens of thousands of such attributes.
 _ATOMIC = frozenset(
     {type(None), bool, int, float, complex, str, bytes, type, torch.dtype, torch.device, torch.Size}

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from slimilar import ops, unseen
-from slimilar.copies import check_model, copy_with, named_tensors, on_meta, unwrap
+from slimilar.copies import check_model, copy_with, named_tensors, on_meta, shadow, unwrap
 from slimilar.errors import InvalidInput, TraceError
 from slimilar.labels import CONSTANT, NONE, Atoms, Labels, Ties, atoms_in, side_by_side
 from slimilar.memory import equal, memory, same_channels
@@ -366,10 +366,8 @@ def _with_training(model: nn.Module, example: Example, choices: Choices, seen: T
 
 
 def _trace_on_values(model: nn.Module, example: Example, choices: Choices) -> Trace:
-    buffers = {name: b.detach().clone() for name, b in model.named_buffers()}
-    shared = {name: nn.Parameter(p.detach(), p.requires_grad) for name, p in model.named_parameters()}
     try:
-        return Tracer(copy_with(model, {**shared, **buffers}).eval(), choices, meta=False).run(example)
+        return Tracer(shadow(model), choices, meta=False).run(example)
     except InvalidInput:
         raise
     except Exception as error:

@@ -136,8 +136,10 @@ class Scan:
         taps = weight[0, 0].numel()
         first = self._eliminate(g)
         steps = len(first.removed)
-        width, early = len(site.units), max(0, len(site.units) - _UNKNOWNS // taps)
-        early = min(early, steps)
+        # no more unknowns than patches there are: until so few are left, channels are mixed
+        most = min(_UNKNOWNS, self._places(site) * sum(len(b) for b in self.sight.batches))
+        width = len(site.units)
+        early = min(max(0, width - most // taps), steps)
         left = np.setdiff1d(np.arange(width), site_units(site, self.starts[g], first.removed[:early]))
         mean, covariance = self._patches(site, torch.from_numpy(left), states, generator)
         inside = ridge(covariance, _RIDGE)
@@ -169,7 +171,7 @@ class Scan:
         size = len(left) * weight[0, 0].numel()
         moments = Moments(size)
         most = -(-_ROWS * size // len(states))
-        places = int(np.prod(self.sight.trace.values[self.sight.trace.ops[site.op].outputs[0]].shape[2:]))
+        places = self._places(site)
         for values in states:
             x = values[site.value].index_select(site.axis, left)
             if weight.ndim == 2:
@@ -181,6 +183,11 @@ class Scan:
                 chosen = torch.randperm(places, generator=generator)[:each]
                 moments.add(patches(x[first : first + step], play, tuple(weight.shape[2:]), chosen))
         return moments.mean(), moments.covariance()
+
+    def _places(self, site: Site) -> int:
+        """Return at how many places of a picture a reader looks."""
+        trace = self.sight.trace
+        return int(np.prod(trace.values[trace.ops[site.op].outputs[0]].shape[2:]))
 
     def _heard(self, site: Site) -> Tensor:
         outputs = self.tensors[site.weight].shape[0]
