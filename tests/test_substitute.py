@@ -418,6 +418,25 @@ def test_span_is_an_ordinary_criterion_object() -> None:
 # --- calibration --------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("once", [True, False])
+def test_calibration_is_gone_through_once(once: bool) -> None:
+    """A generator has no second pass, and a loader that shuffles would show choice and fit different pictures."""
+    net, x = small_net(), pictures(12)
+    passes: list[int] = []
+
+    class Shuffling:
+        def __iter__(self):
+            passes.append(len(passes))
+            yield from x.roll(len(passes) - 1, 0).split(4)
+
+    given = iter(Shuffling()) if once else Shuffling()
+    result = slimilar.prune(net, x[:1], flops=0.6, calibration=given)
+    expected = slimilar.prune(net, x[:1], flops=0.6, calibration=x)
+    assert passes == [0]
+    for a, b in zip(result.model.parameters(), expected.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
 def test_calibration_takes_tensors_loaders_and_labelled_batches() -> None:
     x = pictures(20)
     wanted = to_batches(x, x[:1], 8)

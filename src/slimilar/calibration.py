@@ -32,7 +32,7 @@ def labelled_batches(
     >>> len(x), [found.tolist() for found in y]
     (1, [[0, 1, 2, 3]])
     """
-    pictures, beside = _gather(calibration, most)
+    pictures, beside = gather(calibration, most)
     if labels is not None:
         beside = check_labels(labels)
         if len(beside) < len(pictures) or (len(beside) > len(pictures) and len(pictures) != most):
@@ -72,7 +72,12 @@ def _are_labels(found: Any) -> bool:
     return whole and found.ndim == 1 and found.dtype is not torch.bool
 
 
-def _gather(calibration: Any, most: int | None) -> tuple[Tensor, Tensor | None]:
+def gather(calibration: Any, most: int | None = None) -> tuple[Tensor, Tensor | None]:
+    """Return the first `most` pictures and the labels beside them, None without; goes through an iterable once.
+
+    >>> gather(torch.zeros(2, 3, 8, 8) for _ in range(4))[0].shape
+    torch.Size([8, 3, 8, 8])
+    """
     labels: list[Tensor] = []
     if isinstance(calibration, Tensor):
         found = calibration

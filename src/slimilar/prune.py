@@ -22,7 +22,7 @@ from slimilar.amends import (
     tape_of,
     wants_synthesis,
 )
-from slimilar.calibration import labelled_batches
+from slimilar.calibration import gather, labelled_batches
 from slimilar.cost import CostModel, cost_model, count, human
 from slimilar.criteria import Criterion, Sight, Weights, facts, make
 from slimilar.criteria.base import check_needs, check_training, phases_of
@@ -171,6 +171,9 @@ def prune(
         # said before minutes of synthesis
         check_needs(make(criterion, linkage), facts(criterion), pictures=True, labels=False)
         calibration = pictures = synthesize(model, example, seed=seed, progress=progress)
+    elif calibration is not None:  # once: a generator has no second pass, a shuffled loader another one
+        calibration, beside = gather(calibration, PICTURES)
+        labels = beside if labels is None else labels
     plan = analyze(
         model, example, criterion=criterion, calibration=calibration, labels=labels, linkage=linkage, residual=residual,
         exclude=exclude, min_channels=min_channels, seed=seed, progress=progress,
