@@ -38,7 +38,7 @@ LAYERS = [
     {"ops", "unseen"},
     {"trace"},
     {"replay", "calibration", "synthesis"},
-    {"groups"},
+    {"groups", "recalibrate"},
     {"cost", "rewrite"},
     {"follow", "verify"},
     {"probe", "blueprint"},

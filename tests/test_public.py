@@ -19,6 +19,7 @@ NAMES = [
     "count",
     "load",
     "prune",
+    "recalibrate",
     "remove_channels",
     "save",
 ]

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from slimilar.cost import Cost, count
     from slimilar.plan import Cut, Plan
     from slimilar.prune import Result, analyze, prune, remove_channels
+    from slimilar.recalibrate import recalibrate
     from slimilar.store import load, save
 
 __all__ = [
@@ -26,6 +27,7 @@ __all__ = [
     "count",
     "load",
     "prune",
+    "recalibrate",
     "remove_channels",
     "save",
 ]
@@ -40,6 +42,7 @@ _HOMES = {
     "count": "cost",
     "load": "store",
     "prune": "prune",
+    "recalibrate": "recalibrate",
     "remove_channels": "prune",
     "save": "store",
 }
