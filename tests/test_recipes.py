@@ -58,6 +58,7 @@ def test_one_cycle_rises_and_falls_once():
     [
         {"epochs": 0}, {"batch_size": 0}, {"lr": 0.0}, {"lr": float("nan")}, {"schedule": "cosine"},
         {"warmup": 1.0}, {"momentum": 1.0}, {"weight_decay": -1.0}, {"label_smoothing": 1.0}, {"ema": 1.0},
+        {"clip": 0.0},
     ],
 )  # fmt: skip
 def test_wrong_recipes(wrong):

@@ -69,10 +69,11 @@ def test_frozen_weights_stay_frozen():
     assert [p.requires_grad for p in result.parameters()] == [p.requires_grad for p in model.parameters()]
 
 
-def test_training_equals_a_plain_loop():
+@pytest.mark.parametrize("clip", [None, 0.5])
+def test_training_equals_a_plain_loop(clip):
     """The first epoch by hand: the same batches through torch's own optimiser and loss."""
     model = network()
-    recipe = Recipe(epochs=1, batch_size=50, lr=0.05, label_smoothing=0.1)
+    recipe = Recipe(epochs=1, batch_size=50, lr=0.05, label_smoothing=0.1, clip=clip)
     result = train(model, TRAIN.first(230), recipe, settings=Settings(seed=7))
     optimiser = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9, nesterov=True, weight_decay=1e-4)
     epoch = Epoch(TRAIN.first(230), 50, seed=7, epoch=0)
@@ -80,6 +81,11 @@ def test_training_equals_a_plain_loop():
         images, labels, _ = epoch[step]
         optimiser.zero_grad()
         F.cross_entropy(model(images), labels, label_smoothing=0.1).backward()
+        length = torch.stack([p.grad.norm() for p in model.parameters()]).norm()
+        if clip is not None:
+            assert length > clip
+            for p in model.parameters():
+                p.grad *= clip / length
         optimiser.step()
     for ours, plain in zip(result.model.parameters(), model.parameters(), strict=True):
         torch.testing.assert_close(ours, plain, rtol=1e-5, atol=1e-6)

@@ -104,6 +104,9 @@ class Run:
             group["lr"] = lr
         self.optimiser.zero_grad()
         self.scaler.scale(self._loss(batch)).backward()
+        if self.recipe.clip is not None:
+            self.scaler.unscale_(self.optimiser)
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip)
         self.scaler.step(self.optimiser)
         self.scaler.update()
         if self.job.hooks.after_step is not None:
