@@ -17,7 +17,7 @@ from slimilar.synthesis import synthesize
 
 SPLITS = ("test", "held-out")
 CALIBRATION = {"cifar10": 1024, "imagenet": 256}
-_FIT = 45_000  # of CIFAR's training pictures: those before are for calibration, those behind are held out
+FIT = 45_000  # of CIFAR's training pictures: those before are for calibration, those behind are held out
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,8 +57,8 @@ def _cifar(
 ) -> tuple[Tensor, Tensor, Tensor]:
     data = np.load(folder / f"{found.dataset}.npz")
     train, labels = data["x_train"], data["y_train"]
-    chosen = np.random.default_rng(seed).permutation(_FIT)[: CALIBRATION[found.dataset]]
-    x, y = (data["x_test"], data["y_test"]) if split == "test" else (train[_FIT:], labels[_FIT:])
+    chosen = np.random.default_rng(seed).permutation(FIT)[: CALIBRATION[found.dataset]]
+    x, y = (data["x_test"], data["y_test"]) if split == "test" else (train[FIT:], labels[FIT:])
     calibration, scored = (
         found.normalisation.apply(torch.from_numpy(p)).contiguous() for p in (train[chosen], x[:count])
     )
