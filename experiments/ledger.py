@@ -76,9 +76,20 @@ def _read(path: Path) -> Any:
         ) from None
 
 
+def used(settings: Any) -> Any:
+    """Return settings without those that are None: what is not used, or was not known when rows were made.
+
+    >>> used({"lr": 0.1, "clip": None, "blocks": [{"test": None, "cut": 0.5}]})
+    {'lr': 0.1, 'blocks': [{'cut': 0.5}]}
+    """
+    if isinstance(settings, Mapping):
+        return {name: used(value) for name, value in settings.items() if value is not None}
+    return [used(value) for value in settings] if isinstance(settings, list | tuple) else settings
+
+
 def _compare(path: Path, held: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     for name in ("settings", "seed"):
-        if held.get(name) != wanted.get(name):
+        if used(held.get(name)) != used(wanted.get(name)):
             raise StoreError(
                 f"{path} was made with another {name}; remove it to start anew, or choose another folder with --out"
             )
