@@ -17,7 +17,7 @@ from slimilar.criteria import Span, available, facts
 from slimilar.errors import InvalidInput
 from slimilar.substitute import Settings
 from slimilar.substitute.expected import expect
-from slimilar.substitute.hearing import hearing
+from slimilar.substitute.hearing import TEMPERATURE, hearing
 from slimilar.substitute.patch import Rows, fit
 from slimilar.substitute.solve import (
     Moments,
@@ -212,7 +212,7 @@ def test_hearing_is_the_squared_gradient_of_a_drawn_label() -> None:
     seen: list[Tensor] = []
     convs = [m for m in net if isinstance(m, nn.Conv2d)]
     hooks = [c.register_forward_hook(lambda _, __, out: seen.append(out.requires_grad_())) for c in convs]
-    scores = net(x)
+    scores = net(x) / TEMPERATURE
     label = torch.multinomial(scores.detach().softmax(1), 1, generator=generator(3))
     wanted = torch.autograd.grad(scores.log_softmax(1).gather(1, label).sum(), seen)
     for hook in hooks:

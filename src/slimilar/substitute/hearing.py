@@ -1,8 +1,9 @@
 r"""How much of an error at each output of a reader the network's output hears.
 
 To second order, the divergence that an error $\delta$ in front of a layer causes is $\tfrac12 E[(g^\top \delta)^2]$;
-g is the gradient of the log-probability of a label drawn from the network's own answer (Fisher information). Taken for
-one output of a reader at a time, that is a weight for the error there. One pass backward over a few pictures.
+g is the gradient of the log-probability of a label drawn from the network's own answer, softened (Fisher
+information). Taken for one output of a reader at a time, that is a weight for the error there. One pass backward
+over a few pictures.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from torch import Tensor
 from slimilar import replay
 from slimilar.replay import Tape
 
+TEMPERATURE = (
+    4.0  # a trained network is sure of its training pictures: softened answers still tell them apart
+)
 _NUMBERS = 100_000_000  # values that may be held for the way back
 
 
@@ -58,8 +62,9 @@ def _told(outputs: Sequence[Tensor], generator: torch.Generator) -> Tensor:
         if not out.is_floating_point():
             continue
         if out.ndim == 2 and out.shape[1] > 1:
-            drawn = torch.multinomial(out.detach().softmax(1), 1, generator=generator)
-            total = total + out.log_softmax(1).gather(1, drawn).sum()
+            soft = out / TEMPERATURE
+            drawn = torch.multinomial(soft.detach().softmax(1), 1, generator=generator)
+            total = total + soft.log_softmax(1).gather(1, drawn).sum()
         else:
             total = total + (out * torch.randn(out.shape, generator=generator)).sum()
     return total
