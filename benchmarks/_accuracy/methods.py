@@ -40,10 +40,33 @@ def _ours(criterion: str = "span", data: str | None = None, substitute: str = "a
     return prune
 
 
+def _recalibrated(made: Pruner) -> Pruner:
+    """The same with batch norms that hold the statistics of the calibration pictures."""
+
+    def prune(task: Task, flops: float) -> nn.Module:
+        return slimilar.recalibrate(made(task, flops), task.example, task.calibration).eval()
+
+    return prune
+
+
 REAL, FREE = "pictures", "none"
 METHODS: dict[str, tuple[str, str, Pruner]] = {  # name -> (data, what it is, how)
     "ours": (REAL, "span, linear (auto)", _ours(data="pictures")),
     "similarity-linear": (REAL, "similarity, linear", _ours("similarity", "pictures")),
+    "ours-recalibrated": (
+        REAL,
+        "span, linear, batch norms recalibrated",
+        _recalibrated(_ours(data="pictures")),
+    ),
+    "none-recalibrated": (
+        REAL,
+        "similarity, plain removal, batch norms recalibrated",
+        _recalibrated(_ours("similarity", substitute="none")),
+    ),
+    **{
+        name: (REAL, f"{name}, linear", _ours(name, "pictures"))
+        for name in ("similarity-active", "similarity-filters", "similarity-pictures", "similarity-readers")
+    },
     "grail": (REAL, "GRAIL: magnitude, ridge on the Gram matrix", grail),
     "synthesized": (FREE, "span, linear, synthesised pictures", _ours(data="synthesize")),
     "similarity-linear-free": (FREE, "similarity, linear from filters (auto)", _ours("similarity")),
