@@ -225,7 +225,7 @@ def test_readers_choose_again_as_many_channels() -> None:
     net, x = small_net(), pictures(128)
     plan = slimilar.analyze(net, x[:1], criterion="span", calibration=x)
     cut = plan.at(flops=0.5)
-    made = substituted(net, x[:1], plan, cut, "linear", x, 0, None, Settings(choose=True))
+    made = substituted(net, x[:1], plan, cut, "linear", x, 0, None, Settings(choose="all"))
     assert made.cut.widths == cut.widths
     assert {n: len(k) for n, k in made.cut.kept.items()} == dict(cut.widths)
     assert made.model.get_parameter("0.weight").shape[0] == cut.widths["0"]
@@ -236,6 +236,28 @@ def test_readers_choose_again_as_many_channels() -> None:
     assert float((scores - wanted).square().mean()) < 0.5 * float(wanted.var())
     plain = substituted(net, x[:1], plan, cut, "linear", x, 0, None)
     assert plain.cut is cut
+
+
+def test_residual_branches_choose_again_among_what_span_removed_and_nobody_elses() -> None:
+    torch.manual_seed(0)
+    net = models.build("resnet20", width=0.5).train()
+    x = torch.randn(48, 3, 16, 16, generator=generator())
+    for _ in range(3):  # batch norms that know the pictures
+        net(x)
+    net.eval()
+    plan = slimilar.analyze(net, x[:1], criterion="span", calibration=x)
+    cut = plan.at(flops=0.5)
+    errors = {}
+    for choose in ("none", "sums"):
+        made = substituted(net, x[:1], plan, cut, "linear", x, 0, None, Settings(choose=choose))
+        assert (made.cut.kept == cut.kept) == (choose == "none")
+        assert dict(made.cut.widths) == dict(cut.widths)
+        with torch.no_grad():
+            errors[choose] = float((made.model(x) - net(x)).square().mean())
+    assert errors["sums"] < 1.2 * errors["none"]
+    other = slimilar.analyze(net, x[:1], criterion="magnitude-l1")
+    cut = other.at(flops=0.5)
+    assert substituted(net, x[:1], other, cut, "linear", x, 0, None, Settings(choose="all")).cut is cut
 
 
 @pytest.mark.parametrize("name", ["vgg16", "resnet20", "preresnet"])

@@ -111,7 +111,10 @@ def substituted(
     tape = tape_of(model, example, structure, len(batches[0]) if batches else 1)
     report = None if progress is None else lambda i, n: progress("substituting", i, n)
     sites = find_sites(trace, grouping, tape)
-    exchange = _exchange(plan, cut, sites) if batches and settings.choose else None
+    # the channels of other criteria are theirs to choose
+    again = settings.choose if batches and plan.criterion == "span" else "none"
+    choosers = [s for s in sites if again == "all" or (again == "sums" and s.add is not None)]
+    exchange = _exchange(plan, cut, sites, choosers) if choosers else None
     network = stand_in(
         how, trace, grouping, tape, named_tensors(model), cut.mask, _stand_ins(plan, cut), batches,
         settings, report, exchange,
@@ -121,8 +124,11 @@ def substituted(
     return Amended(small, done, cut)
 
 
-def _exchange(plan: Plan, cut: Cut, sites: Sequence[Site]) -> Exchange:
-    """Return the channels that a reader may choose again: of a group that it alone reads, and nothing else."""
+def _exchange(plan: Plan, cut: Cut, sites: Sequence[Site], choosers: Sequence[Site]) -> Exchange:
+    """Return the channels that readers may choose again: of a group that one alone reads, and nothing else.
+
+    On a residual branch the aim is no longer what the scan aimed at: it makes up for what the stream has lost.
+    """
     grouping = plan.structure.grouping
     spare, loose = np.zeros_like(cut.mask), np.zeros_like(cut.mask)
     for group, order in zip(plan.groups, plan.orders, strict=True):
@@ -130,7 +136,12 @@ def _exchange(plan: Plan, cut: Cut, sites: Sequence[Site]) -> Exchange:
         readers = [s for s in sites if ((s.units >= start) & (s.units < start + group.width)).any()]
         width, units = cut.widths[group.name], start + order.removed
         gone = units[~cut.mask[units]]
-        if len(readers) != 1 or len(readers[0].units) != group.width or len(gone) != group.width - width:
+        if (
+            len(readers) != 1
+            or readers[0] not in choosers
+            or len(readers[0].units) != group.width
+            or len(gone) != group.width - width
+        ):
             continue
         loose[units] = True
         spare[gone[max(0, len(gone) - width // 2 - 16) :]] = True

@@ -41,8 +41,8 @@ class Settings:
     seed: int = 0
     correct_stream: bool = True
     steps: int = 6  # towards what counts behind a ReLU, after least squares
-    choose: bool = (
-        False  # let readers choose again, on the pruned network's activations, which channels they read
+    choose: str = (
+        "sums"  # who chooses again which channels it reads: "none", "sums" (residual branches), "all"
     )
     polish: bool = True  # fit readers that lose no channel too, once what they read has drifted
 
