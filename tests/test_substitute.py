@@ -17,7 +17,7 @@ from slimilar.criteria import Span, available, facts
 from slimilar.errors import InvalidInput
 from slimilar.substitute import Settings
 from slimilar.substitute.expected import expect
-from slimilar.substitute.hearing import TEMPERATURE, hearing
+from slimilar.substitute.hearing import hearing, temperature
 from slimilar.substitute.patch import Rows, fit
 from slimilar.substitute.solve import (
     Moments,
@@ -204,6 +204,15 @@ def test_behind_a_relu_the_fit_follows_what_passes_it() -> None:
     assert float(loss(plain.kernel, plain.constant)) > 1.2 * best
 
 
+def test_answers_are_softened_until_a_fair_share_of_the_pictures_has_a_say() -> None:
+    doubted = 3 * torch.randn(200, 10, generator=generator())
+    assert temperature(doubted) == 1
+    by_heart = 2 * torch.randn(200, 10, generator=generator())
+    by_heart[:, 0] += 15.0
+    assert temperature(by_heart) == 4
+    assert temperature(100 * by_heart) == 8
+
+
 def test_hearing_is_the_squared_gradient_of_a_drawn_label() -> None:
     net, x = small_net(), pictures(16)
     tape = replay.record(net, x)
@@ -212,7 +221,8 @@ def test_hearing_is_the_squared_gradient_of_a_drawn_label() -> None:
     seen: list[Tensor] = []
     convs = [m for m in net if isinstance(m, nn.Conv2d)]
     hooks = [c.register_forward_hook(lambda _, __, out: seen.append(out.requires_grad_())) for c in convs]
-    scores = net(x) / TEMPERATURE
+    scores = net(x)
+    scores = scores / temperature(scores.detach())
     label = torch.multinomial(scores.detach().softmax(1), 1, generator=generator(3))
     wanted = torch.autograd.grad(scores.log_softmax(1).gather(1, label).sum(), seen)
     for hook in hooks:

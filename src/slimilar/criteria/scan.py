@@ -15,7 +15,7 @@ from slimilar import replay
 from slimilar.criteria.base import Sight, Weights, free_units
 from slimilar.groups import ChannelGroup
 from slimilar.substitute.absorb import absorb, regression, silence
-from slimilar.substitute.hearing import TEMPERATURE, hearing
+from slimilar.substitute.hearing import are_scores, hearing, temperature
 from slimilar.substitute.sites import Site, find_sites, is_conv, patches, pixels
 from slimilar.substitute.solve import Elimination, Moments, backward_elimination, block_elimination, ridge
 
@@ -279,11 +279,10 @@ def divergence(given: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
     """Return how far outputs are from the original's: KL of softened answers, else relative squared error."""
     total = 0.0
     for a, b in zip(given, wanted, strict=True):
-        if not a.is_floating_point():
-            continue
-        if a.ndim == 2 and a.shape[1] > 1:
-            p, q = ((scores / TEMPERATURE).log_softmax(1) for scores in (a, b))
-            total += TEMPERATURE**2 * float(functional.kl_div(p, q, log_target=True, reduction="batchmean"))
-        else:
+        if are_scores(b):
+            heat = temperature(b)
+            p, q = ((scores / heat).log_softmax(1) for scores in (a, b))
+            total += heat**2 * float(functional.kl_div(p, q, log_target=True, reduction="batchmean"))
+        elif b.is_floating_point():
             total += float((a - b).square().sum() / b.square().sum().clamp_min(1e-12))
     return total if np.isfinite(total) else 1e6

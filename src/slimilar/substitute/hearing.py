@@ -16,10 +16,33 @@ from torch import Tensor
 from slimilar import replay
 from slimilar.replay import Tape
 
-TEMPERATURE = (
-    4.0  # a trained network is sure of its training pictures: softened answers still tell them apart
-)
+_TEMPERATURES = (1.0, 2.0, 4.0, 8.0)
+_SPREAD = 0.4  # of the pictures that must have a say
 _NUMBERS = 100_000_000  # values that may be held for the way back
+
+
+def temperature(scores: Tensor) -> float:
+    r"""Return how far to soften answers so that the pictures have a say, and not just the few the network doubts.
+
+    A network that knows its training pictures by heart is sure of nearly all of them. With the doubt
+    $u = 1 - \sum_c p_c^2$ of each picture at a temperature, $(\sum u)^2 / \sum u^2$ pictures decide; it is the smallest
+    temperature at which that is a fair share of them.
+
+    >>> sure, doubtful = torch.tensor([[9.0, 0.0]]), torch.tensor([[0.1, 0.0]])
+    >>> temperature(doubtful), temperature(torch.cat([sure] * 9 + [doubtful]))
+    (1.0, 4.0)
+    """
+    for found in _TEMPERATURES:
+        doubt = 1 - (scores.double() / found).softmax(1).square().sum(1)
+        total, each = doubt.sum(), len(doubt)
+        if total > 1e-9 * each and total.square() >= _SPREAD * each * doubt.square().sum():
+            return found
+    return _TEMPERATURES[-1]
+
+
+def are_scores(output: Tensor) -> bool:
+    """Tell whether an output holds class scores."""
+    return output.is_floating_point() and output.ndim == 2 and output.shape[1] > 1
 
 
 def hearing(
@@ -61,8 +84,8 @@ def _told(outputs: Sequence[Tensor], generator: torch.Generator) -> Tensor:
     for out in outputs:
         if not out.is_floating_point():
             continue
-        if out.ndim == 2 and out.shape[1] > 1:
-            soft = out / TEMPERATURE
+        if are_scores(out):
+            soft = out / temperature(out.detach())
             drawn = torch.multinomial(soft.detach().softmax(1), 1, generator=generator)
             total = total + soft.log_softmax(1).gather(1, drawn).sum()
         else:
