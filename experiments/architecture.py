@@ -35,6 +35,11 @@ SETTINGS = {
 }
 
 
+def trains(settings: Settings) -> bool:
+    """Tell whether networks are trained, so that rows depend on the recipe."""
+    return settings.sparse_epochs > 0
+
+
 def run(bench: Bench) -> None:
     """Let every method choose, and cut all of them to the same FLOPs."""
     for method in bench.settings.methods:

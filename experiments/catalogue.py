@@ -51,18 +51,32 @@ def reproduce(
     module: Any = importlib.import_module(f"experiments.{choose(name, NAMES, 'experiment')}")
     if threads is not None:
         torch.set_num_threads(threads)
-    chosen, settings = scale_of(scale), module.SETTINGS[scale]
+    chosen, own = scale_of(scale), module.SETTINGS[scale]
     place = data if data is not None else os.environ.get("SLIMILAR_DATA")
     folder = Path(out).expanduser() / name
-    ledger = Ledger(folder / f"{scale}.json", _header(name, scale, seed, asdict(chosen), asdict(settings)))
+    ledger = Ledger(folder / f"{scale}.json", _header(name, scale, seed))
     found = None if place is None else Path(place).expanduser()
-    bench = Bench(chosen, settings, ledger, found, seed, RUNS / scale)
+    bench = Bench(chosen, own, ledger, found, seed, RUNS / scale)
     if not show:
         module.run(bench)
     return write(name, ledger, folder / scale)
 
 
-def _header(name: str, scale: str, seed: int, common: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
+def settings_of(name: str, scale: str) -> dict[str, Any]:
+    """Return all that the rows of an experiment depend on: its own settings, and the scale's as far as it uses them.
+
+    Rows of an experiment that trains nothing outlive a change of recipe.
+    """
+    from experiments.scales import scale_of
+
+    module: Any = importlib.import_module(f"experiments.{choose(name, NAMES, 'experiment')}")
+    common, own = asdict(scale_of(scale)), module.SETTINGS[scale]
+    if not module.trains(own):
+        del common["recipes"]
+    return {"scale": common, "experiment": asdict(own)}
+
+
+def _header(name: str, scale: str, seed: int) -> dict[str, Any]:
     from experiments.header import hardware, now, versions
 
     return {
@@ -72,7 +86,7 @@ def _header(name: str, scale: str, seed: int, common: dict[str, Any], own: dict[
         "versions": versions(),
         "hardware": hardware(),
         "started": now(),
-        "settings": {"scale": common, "experiment": own},
+        "settings": settings_of(name, scale),
     }
 
 

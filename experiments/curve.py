@@ -34,6 +34,11 @@ SETTINGS = {
 }  # fmt: skip
 
 
+def trains(_settings: Settings) -> bool:
+    """Tell whether networks are trained, so that rows depend on the recipe."""
+    return True
+
+
 def run(bench: Bench) -> None:
     """Compare all methods at all budgets on every network."""
     settings = bench.settings

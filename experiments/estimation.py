@@ -50,6 +50,11 @@ SETTINGS = {
 SHOWN = 48  # channels of a matrix in the figure
 
 
+def trains(settings: Settings) -> bool:
+    """Tell whether networks are trained, so that rows depend on the recipe."""
+    return settings.finetune
+
+
 def run(bench: Bench) -> None:
     """Prune by Eq. 4 once, and by Eq. 1 on many random batches; then compare matrices and times."""
     name = bench.settings.network

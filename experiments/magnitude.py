@@ -109,6 +109,11 @@ def _size(network: Network, norm: str) -> Tensor:
     return found
 
 
+def trains(_settings: Settings) -> bool:
+    """Tell whether networks are trained, so that rows depend on the recipe."""
+    return False
+
+
 def run(bench: Bench) -> None:
     """Prune parts of the network as it was trained, then all of it in both ways of writing."""
     for name in bench.settings.networks:

@@ -44,6 +44,11 @@ SETTINGS = {
 }
 
 
+def trains(settings: Settings) -> bool:
+    """Tell whether networks are trained, so that rows depend on the recipe."""
+    return settings.sparse_epochs > 0
+
+
 def run(bench: Bench) -> None:
     """Compare with training where there are training pictures and epochs for it, else without any."""
     settings = bench.settings

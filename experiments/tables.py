@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 from experiments.ledger import Ledger
 
@@ -30,6 +31,12 @@ def tick(value: bool | None) -> str | None:
     return None if value is None else ("✓" if value else "✗")
 
 
+def _took(header: Mapping[str, Any]) -> str:
+    processor = header.get("processor_seconds")
+    known = "" if processor is None else f"{processor:.0f} s of processor time, "
+    return f"{known}{header['seconds']:.0f} s"
+
+
 def document(ledger: Ledger, body: str, pictures: Sequence[str]) -> str:
     """Return the page of an experiment: header, table, figures."""
     header = ledger.header
@@ -41,7 +48,7 @@ def document(ledger: Ledger, body: str, pictures: Sequence[str]) -> str:
         f"    {header['command']}",
         "",
         f"Scale `{scale['name']}`: {scale['about']}. Seed {header['seed']}. {versions}. {header['hardware']}.",
-        f"Started {header['started']}; the rows took {header['seconds']:.0f} s on a machine that was shared.",
+        f"Started {header['started']}; {_took(header)} on the clock of a machine that was shared.",
         f"Settings and all numbers: `{ledger.path.name}`.",
         "",
         body,
