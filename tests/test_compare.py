@@ -21,7 +21,7 @@ from typer.testing import CliRunner
 import slimilar
 from _comparing import RECIPE, TERMS, subject
 from slimilar.cli import app
-from slimilar.cli.comparing import _Opener
+from slimilar.cli.subjects import Named
 from slimilar.comparison import Comparison, Event, Row, compare, load
 from slimilar.comparison.chart import apart
 from slimilar.comparison.choices import decode, encode
@@ -393,12 +393,12 @@ def test_the_command_writes_table_data_and_curves(tmp_path):
 
 def test_settings_are_chosen_on_training_pictures_kept_out():
     words = ("slimilar:demo", None, (), None, "demo", "auto")
-    found, every = _Opener(*words, None, None, 56)(), demo_pictures("train")
+    found, every = Named(*words, None, None, 56)(), demo_pictures("train")
     assert (len(found.train), len(found.test)) == (200, 56)
     both = torch.cat([found.train.images, found.test.images]).flatten(1)
     assert torch.equal(both.unique(dim=0), every.images.flatten(1).unique(dim=0))
     assert len(set(found.test.labels.tolist())) == 10
-    some = _Opener(*words, 100, 30, 56)()
+    some = Named(*words, 100, 30, 56)()
     assert (len(some.train), len(some.test)) == (100, 30)
 
 

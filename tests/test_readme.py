@@ -49,6 +49,11 @@ def test_every_command_and_option_is_known(line):
         assert word in text
 
 
+def test_every_command_is_in_the_table():
+    told = set(re.findall(r"`slimilar ([a-z]+)", TEXT.split("## On the command line")[1].split("## ")[0]))
+    assert told == {command.name or command.callback.__name__ for command in app.registered_commands}
+
+
 def test_links_lead_somewhere():
     for target in re.findall(r"\]\(([^)#]+)\)", TEXT):
         assert target.startswith("https://") or (ROOT / target).exists(), target

@@ -27,7 +27,7 @@ VERSION = 1
 # What a file may tell beside the surgery, for people to read.
 _TOLD: dict[str, type] = {
     "source": str, "class": str, "criterion": str, "threshold": float, "input": list, "widths": dict, "cost": dict,
-    "substitute": str, "made by": dict, "note": dict, "digest": str,
+    "substitute": str, "made by": dict, "trained for": list, "note": dict, "digest": str,
 }  # fmt: skip
 
 
@@ -115,6 +115,8 @@ def _parsed(file: Path, text: str) -> dict[str, Any]:
     for name, kind in _TOLD.items():
         if not isinstance(info.get(name), kind | None):
             raise StoreError(f"{file} must say {name!r} as save() does, but says it in another way")
+    if not all(isinstance(name, str) for name in info.get("trained for") or []):
+        raise StoreError(f"{file} must name the criteria it was trained for, but does not")
     if not all(_is_shape(shape) for shape in info.get("input") or []):
         raise StoreError(f"{file} must say which shapes its input has, but does not")
     return info

@@ -27,6 +27,7 @@ from slimilar._version import __version__
 from slimilar.archive import KEY, VERSION, Stored, digest, inspect, read
 from slimilar.copies import check_model, copy_with, named_tensors
 from slimilar.cost import Cost
+from slimilar.criteria.base import mark_trained, phases_of
 from slimilar.errors import InvalidInput, StoreError
 from slimilar.files import replacing
 from slimilar.prune import HISTORY, Result
@@ -58,6 +59,7 @@ def save(
         "class": f"{type(model).__module__}.{type(model).__qualname__}",
         "source": None if source is None else str(source),
         **(_told(pruned) if isinstance(pruned, Result) else {}),
+        **({"trained for": sorted(phases_of(model))} if phases_of(model) else {}),
         **({"note": dict(note)} if note else {}),
         "surgery": blueprint.encode(history),
         "tied": tied,
@@ -89,6 +91,8 @@ def load(path: str | os.PathLike[str], model: nn.Module | None = None) -> nn.Mod
     placed = {name: t.to(homes.get(name, t.device)) for name, t in named.items()}
     filled = copy_with(small, {**_rest(stored, fresh, small), **placed})
     setattr(filled, HISTORY, stored.surgery)
+    for name in stored.info.get("trained for") or []:
+        mark_trained(filled, name)
     return filled.eval()
 
 

@@ -25,6 +25,7 @@ def analyze(
     input: options.Input = None,
     base: options.Base = None,
     criterion: options.Criterion = "similarity",
+    trained: options.Trained = False,
     calibrate: options.Calibrate = None,
     pictures: options.Pictures = None,
     normalise: options.Normalise = "auto",
@@ -45,7 +46,7 @@ def analyze(
     """
     out = Output(json, quiet)
     opened = open_model(model, weights, input, base)
-    asked = _asked(residual, linkage, exclude, min_channels, criterion, calibrate, seed)
+    asked = _asked(residual, linkage, exclude, min_channels, criterion, calibrate, seed, trained)
     plan = make_plan(out, opened, asked, calibrated(out, opened, asked, pictures, normalise))
     cuts = reachable(plan)
     out.say(f"[bold]{escape(opened.title)}[/]  {plan.before}")
@@ -60,11 +61,13 @@ def analyze(
 
 def _asked(
     residual: str, linkage: str, exclude: list[str] | None, least: int, criterion: str, calibrate: str | None,
-    seed: int,
+    seed: int, trained: bool,
 ) -> Asked:  # fmt: skip
     if criterion == "auto":
         criterion = "similarity" if calibrate is None else "span"
-    return Asked(residual, linkage, tuple(exclude or ()), least, criterion, calibrate, seed=seed)
+    return Asked(
+        residual, linkage, tuple(exclude or ()), least, criterion, calibrate, seed=seed, trained=trained
+    )
 
 
 def reachable(plan: Plan) -> list[Cut]:
@@ -131,6 +134,7 @@ def explore(
     input: options.Input = None,
     base: options.Base = None,
     criterion: options.Criterion = "similarity",
+    trained: options.Trained = False,
     calibrate: options.Calibrate = None,
     pictures: options.Pictures = None,
     normalise: options.Normalise = "auto",
@@ -152,7 +156,7 @@ def explore(
     """
     output = Output(json, quiet)
     opened = open_model(model, weights, input, base)
-    asked = _asked(residual, linkage, exclude, min_channels, criterion, calibrate, seed)
+    asked = _asked(residual, linkage, exclude, min_channels, criterion, calibrate, seed, trained)
     plan = make_plan(output, opened, asked, calibrated(output, opened, asked, pictures, normalise))
     page = _write_page(output, out, opened, asked, plan)
     output.answer({"report": str(page)})

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
 import shlex
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,19 +11,17 @@ import typer
 
 from slimilar.cli import options
 from slimilar.cli.learning import Data, Rate
-from slimilar.cli.opened import folder_for, open_model
+from slimilar.cli.opened import folder_for
 from slimilar.cli.output import Output, Tell, escape, percent
-from slimilar.cli.pictures import labelled
-from slimilar.errors import InvalidInput
+from slimilar.cli.spoken import spoken
+from slimilar.cli.subjects import Named
+from slimilar.errors import InvalidInput, SlimilarError
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from collections.abc import Callable, Collection
 
-    from slimilar.comparison import Comparison, Event, Row, Subject
-    from slimilar.data import PictureFiles, Pictures
+    from slimilar.comparison import Comparison, Event, Row
     from slimilar.train import Recipe
-
-    Labelled = Pictures | PictureFiles
 
 TABLE, DATA, CHART = "comparison.md", "comparison.csv", "comparison"
 
@@ -93,10 +89,11 @@ def compare(
     """
     from slimilar.comparison import Terms, chart
     from slimilar.comparison import compare as run
+    from slimilar.comparison.tasks import entries
     from slimilar.criteria import available
 
     output, folder = Output(json, quiet), folder_for(out)
-    opener = _Opener(
+    opener = Named(
         model, weights, tuple(input or ()), base, data, normalise, train_pictures, test_pictures, held_out
     )
     shared: dict[str, Any] = {
@@ -118,73 +115,10 @@ def compare(
             progress=_shown(output, tell),
         )  # fmt: skip
     _finish(output, found, folder)
+    _check_some(found, {entry.key for entry in entries(terms)})
 
 
 # --- what is asked ----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Opener:
-    """The words that name a model and its pictures; other processes open them by these words, too."""
-
-    model: str
-    weights: str | None
-    shapes: tuple[str, ...]
-    base: str | None
-    data: str
-    normalise: str
-    train: int | None
-    test: int | None
-    held_out: int | None
-
-    def __call__(self) -> Subject:
-        return _open(self)
-
-
-@functools.lru_cache(maxsize=1)
-def _open(words: _Opener) -> Subject:
-    from slimilar.comparison import Subject
-
-    opened = open_model(words.model, words.weights, words.shapes, words.base)
-    train = labelled(opened, words.data, "train", None, words.normalise)
-    if words.held_out is None:
-        test = labelled(opened, words.data, "test", None, words.normalise)
-    else:
-        train, test = _split(train, words.held_out)
-    parts = _some(train, words.train), _some(test, words.test)
-    return Subject(opened.model, opened.example(), *parts, opened.source)
-
-
-def _some(pictures: Labelled, count: int | None) -> Labelled:
-    """Return so many pictures, taken evenly: those of a folder are in the order of their classes."""
-    if count is None or count >= len(pictures):
-        return pictures
-    import torch
-
-    return _at(pictures, torch.arange(count) * len(pictures) // count)
-
-
-def _split(pictures: Labelled, count: int) -> tuple[Labelled, Labelled]:
-    """Return all pictures but so many, and those, taken evenly."""
-    import torch
-
-    if count > len(pictures) - 2:
-        raise InvalidInput(
-            f"--held-out must leave some of the {len(pictures)} training pictures, got {count}"
-        )
-    out = torch.zeros(len(pictures), dtype=torch.bool)
-    out[torch.arange(count) * len(pictures) // count] = True
-    return _at(pictures, (~out).nonzero()[:, 0]), _at(pictures, out.nonzero()[:, 0])
-
-
-def _at(pictures: Labelled, places: Tensor) -> Labelled:
-    """Return the pictures at some places."""
-    from slimilar.data import PictureFiles
-
-    labels = pictures.labels[places]
-    if isinstance(pictures, PictureFiles):
-        return dataclasses.replace(pictures, files=tuple(pictures.files[i] for i in places), labels=labels)
-    return dataclasses.replace(pictures, images=pictures.images[places], labels=labels)
 
 
 def _recipe(name: str, lr: float | None) -> Recipe:
@@ -224,7 +158,7 @@ def _command(context: typer.Context) -> str:
 # --- what is shown ----------------------------------------------------------------------------------------------
 
 
-def _shown(out: Output, tell: Tell) -> Any:
+def _shown(out: Output, tell: Tell) -> Callable[[Event], None]:
     def show(event: Event) -> None:
         tell.stage(event.title, event.done, event.total)
         if event.row is not None:
@@ -237,7 +171,7 @@ def _shown(out: Output, tell: Tell) -> Any:
 
 def _told(row: Row) -> str:
     if row.error is not None:
-        return row.error
+        return spoken(row.error)
     tuned = "" if row.tuned is None else f", {percent(row.tuned)} after fine-tuning"
     return f"{percent(row.flops_share or 0)} of the FLOPs, accuracy {percent(row.pruned or 0)}{tuned}"
 
@@ -262,10 +196,20 @@ def _finish(out: Output, found: Comparison, folder: Path) -> None:
         out.table(headings, rows, title=f"FLOPs budget {budget}, numbers in %")
     for row in found.rows:
         if row.error is not None:
-            out.say(escape(f"{row.criterion}, {row.substitute}, {row.budget}, seed {row.seed}: {row.error}"))
+            out.say(escape(f"{row.criterion}, {row.substitute}, {row.budget}, seed {row.seed}: {_told(row)}"))
     for path in written:
         out.say(f"[bold]{escape(path)}[/]")
     out.answer({**dataclasses.asdict(found), "files": [str(path) for path in written]})
+
+
+def _check_some(found: Comparison, asked: Collection[str]) -> None:
+    """Raise if none of the networks that were asked for could be made."""
+    mine = [row for row in found.rows if row.key in asked]
+    if all(row.error is not None for row in mine):
+        raise SlimilarError(
+            f"at least one of the {len(mine)} networks asked for must come about, but none did; the first of them, "
+            f"{mine[0].criterion} at {mine[0].budget}, because {mine[0].error}"
+        )
 
 
 # --- who there is -----------------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import ParamSpec, TypeVar
 import typer
 
 from slimilar.cli.output import console, escape
+from slimilar.cli.spoken import spoken
 from slimilar.errors import InvalidInput, SlimilarError
 
 P = ParamSpec("P")
@@ -45,7 +46,7 @@ def complain(error: BaseException) -> int:
     if isinstance(error, KeyboardInterrupt):
         return _say("stopped", STOPPED)
     if isinstance(error, SlimilarError):
-        return _say(str(error), MISUSED if isinstance(error, InvalidInput) else FAILED)
+        return _say(spoken(str(error)), MISUSED if isinstance(error, InvalidInput) else FAILED)
     if isinstance(error, OSError):
         return _say(str(error), FAILED)
     _say(f"{type(error).__name__}: {error}", FAILED)

@@ -12,6 +12,7 @@ import typer
 from slimilar.cli import options
 from slimilar.cli.opened import Opened, folder_for, open_model
 from slimilar.cli.output import Output, Tell, escape, percent
+from slimilar.cli.phases import For, Phase, Stream, Strength, Towards
 from slimilar.cli.pictures import labelled
 
 if TYPE_CHECKING:
@@ -44,6 +45,10 @@ def train(
     out: options.Out = Path("trained"),
     resume: Resume = False,
     seed: options.Seed = 0,
+    criterion: For = None,
+    flops: Towards = None,
+    strength: Strength = None,
+    residual: Stream = "inner",
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -56,7 +61,8 @@ def train(
     torch.manual_seed(seed)
     opened = open_model(model, weights, input)
     run = _Run(Output(json, quiet), opened, data, limit, normalise)
-    run(recipe, epochs, lr, folder_for(out), resume, seed)
+    phase = Phase(criterion, flops, strength, residual)
+    run(recipe, epochs, lr, folder_for(out), resume, seed, phase=phase)
 
 
 def finetune(
@@ -103,20 +109,23 @@ class _Run:
 
     def __call__(
         self, recipe: str, epochs: int | None, lr: float | None, folder: Path, resume: bool, seed: int,
-        tune: bool = False, teacher: Any = None,
+        tune: bool = False, teacher: Any = None, phase: Phase = Phase(),  # noqa: B008 (frozen)
     ) -> None:  # fmt: skip
         from slimilar.train import Settings, finetune, train
 
         chosen = _changed(recipe, epochs, lr)
+        hooks = phase.hooks(self.opened, chosen)
         with self.out.working("Training") as tell:
             result = (finetune if tune else train)(
                 self.opened.model, self.pictures, chosen, test=self.test, folder=folder, resume=resume,
-                teacher=teacher, settings=Settings(seed=seed, save_every=200), progress=_shown(self.out, tell),
+                teacher=teacher, hooks=hooks, settings=Settings(seed=seed, save_every=200),
+                progress=_shown(self.out, tell),
             )  # fmt: skip
+        phase.mark(result.model)
         if self.first:
-            self._finish(result, folder)
+            self._finish(result, folder, phase)
 
-    def _finish(self, result: Result, folder: Path) -> None:
+    def _finish(self, result: Result, folder: Path, phase: Phase) -> None:
         from slimilar.store import save
 
         file = save(result.model, folder / "model.safetensors", source=self.opened.source)
@@ -127,6 +136,8 @@ class _Run:
         )
         rows = [*before, ["test accuracy", percent(result.accuracy or 0)], ["model", escape(file)]]
         self.out.table(["<", "<"], rows)
+        if command := phase.next(file):
+            self.out.say(f"Next: [bold]{escape(command)}[/]")
         history = [dataclasses.asdict(epoch) for epoch in result.history]
         start = {} if result.start_accuracy is None else {"start_accuracy": result.start_accuracy}
         self.out.answer({**start, "accuracy": result.accuracy, "history": history, "model": str(file)})

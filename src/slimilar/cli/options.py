@@ -76,13 +76,22 @@ Criterion = Annotated[
     str,
     typer.Option(
         help="Which channels leave: similarity (the paper), span (by what the output feels; needs --calibrate), "
-        "auto: span for a budget with pictures, else similarity.",
+        "auto: span for a budget with pictures, else similarity. slimilar criteria lists all.",
+    ),
+]
+Trained = Annotated[
+    bool,
+    typer.Option(
+        "--trained",
+        help="The weights went through the training phase of slimming, structured-sparsity or soft, elsewhere than in "
+        "slimilar train --for.",
     ),
 ]
 Calibrate = Annotated[
     str | None,
     typer.Option(
-        help="Unlabelled pictures: a folder, a .npz file, cifar10, demo; or 'synthesize': made from the model itself.",
+        help="Pictures: a folder, a .npz file, cifar10, demo; or 'synthesize': made from the model itself. Labels are "
+        "looked at by criteria that follow the loss alone.",
         metavar="PICTURES",
     ),
 ]

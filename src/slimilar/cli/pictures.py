@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from slimilar.data import Normalisation, PictureFiles, Pictures
 
 NORMALISATIONS = ("auto", "raw", "imagenet", "cifar10", "cifar100")
-_ARRAYS = ("x_train", "images", "x", "pictures", "arr_0")
+_ARRAYS = {"x_train": "y_train", "images": "labels", "x": "y", "pictures": "labels", "arr_0": "arr_1"}
 
 
 def normalisation(name: str, opened: Opened) -> Normalisation | None:
@@ -40,26 +40,63 @@ def labelled(
     return found if limit is None else found.first(limit)
 
 
-def calibration(opened: Opened, what: str | None, limit: int, normalise: str) -> Tensor | str | None:
-    """Return unlabelled pictures for calibration: of a folder, a .npz file, a dataset; or the word "synthesize"."""
+def calibration(opened: Opened, what: str | None, limit: int, normalise: str, labels: bool = False) -> Any:
+    """Return pictures for calibration: of a folder, a .npz file, a dataset; or the word "synthesize".
+
+    With `labels` it is one batch of (pictures, labels), as `slimilar.prune` takes it.
+    """
     if what is None or what == "synthesize":
         return what
-    path, size = Path(what).expanduser(), opened.shapes[0][-1]
+    path = Path(what).expanduser()
     if path.is_dir():
-        from slimilar.data import unlabelled
+        found = _folder(path, opened, limit, normalise, labels)
+    elif path.suffix == ".npz" and not path.stem.startswith("cifar"):
+        found = _arrays(path, opened, limit, normalise, labels)
+    else:
+        found = _all(labelled(opened, what, "train", limit, normalise))
+    return [found] if labels else found[0]
 
-        wanted = normalisation(normalise, opened)
-        options: dict[str, Any] = {} if wanted is None else {"normalisation": wanted}
-        return unlabelled(path, size=size, limit=limit, **options).tensor()
-    if path.suffix == ".npz" and not path.stem.startswith("cifar"):
-        return _arrays(path, opened, limit, normalise)
-    pictures = labelled(opened, what, "train", limit, normalise)
+
+def _all(pictures: Pictures | PictureFiles) -> tuple[Tensor, Tensor]:
     import torch
 
-    return pictures.batch(torch.arange(len(pictures)))[0].contiguous()
+    images, labels = pictures.batch(torch.arange(len(pictures)))
+    return images.contiguous(), labels
 
 
-def _arrays(path: Path, opened: Opened, limit: int, normalise: str) -> Tensor:
+def _folder(path: Path, opened: Opened, limit: int, normalise: str, labels: bool) -> tuple[Tensor, Tensor]:
+    """Return pictures of a folder, taken evenly; of a dataset's folder, those to train on."""
+    import torch
+
+    from slimilar.data import image_folder, unlabelled
+
+    wanted = normalisation(normalise, opened)
+    options: dict[str, Any] = {"size": opened.shapes[0][-1]}
+    options |= {} if wanted is None else {"normalisation": wanted}
+    place = path / "train" if (path / "train").is_dir() else path
+    if not labels:
+        return _all(unlabelled(place, limit=limit, **options))
+    found = image_folder(place, **options)
+    _check_classes(place, found, opened)
+    chosen = torch.linspace(0, len(found) - 1, min(limit, len(found))).round().long()
+    images, known = found.batch(chosen)
+    return images.contiguous(), known
+
+
+def _check_classes(place: Path, found: PictureFiles, opened: Opened) -> None:
+    """Refuse folders that are not the model's classes: folders by date would be taken for labels."""
+    import torch
+
+    with torch.no_grad():
+        scores = opened.model(opened.example())
+    if isinstance(scores, torch.Tensor) and scores.ndim == 2 and scores.shape[1] != len(found.class_names):
+        raise DataError(
+            f"{place} must hold one folder for each of the {scores.shape[1]} classes that the model tells apart, "
+            f"but holds {len(found.class_names)}; name a folder with these classes"
+        )
+
+
+def _arrays(path: Path, opened: Opened, limit: int, normalise: str, labels: bool) -> tuple[Tensor, Tensor]:
     """Return the pictures of any .npz file: bytes (N, H, W, C), or floats that are ready for the network."""
     import numpy as np
     import torch
@@ -68,14 +105,35 @@ def _arrays(path: Path, opened: Opened, limit: int, normalise: str) -> Tensor:
 
     try:
         with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as arrays:
-            name = next((n for n in _ARRAYS if n in arrays), None)
-            if name is None:
-                raise InvalidInput(f"{path} must hold an array named {' or '.join(_ARRAYS)}, but holds none")
-            found = np.ascontiguousarray(arrays[name][:limit])
+            found, known = _some(path, arrays, limit, labels)
     except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
         if isinstance(error, InvalidInput):
             raise
         raise DataError(f"{path} must be a whole .npz file without pickles, but: {error}") from error
     if found.dtype == np.uint8:
-        return (normalisation(normalise, opened) or RAW).apply(torch.from_numpy(found)).contiguous()
-    return torch.from_numpy(found).float()
+        images = (normalisation(normalise, opened) or RAW).apply(torch.from_numpy(found)).contiguous()
+    else:
+        images = torch.from_numpy(found).float()
+    return images, torch.from_numpy(known)
+
+
+def _some(path: Path, arrays: Any, limit: int, labels: bool) -> tuple[Any, Any]:
+    """Return the first pictures of a file, and their labels: -1 where these are not asked for."""
+    import numpy as np
+
+    name = next((n for n in _ARRAYS if n in arrays), None)
+    if name is None:
+        raise InvalidInput(f"{path} must hold an array named {' or '.join(_ARRAYS)}, but holds none")
+    found = np.ascontiguousarray(arrays[name][:limit])
+    if not labels:
+        return found, np.full(len(found), -1)
+    beside = _ARRAYS[name]
+    if beside not in arrays:
+        raise InvalidInput(f"{path} must hold labels named {beside} beside its {name}, but holds none")
+    known = np.ascontiguousarray(arrays[beside][:limit])
+    if known.shape != found.shape[:1] or known.dtype.kind not in "iu":
+        raise InvalidInput(
+            f"{path} must hold a whole number in {beside} for each picture of {name}, but holds {known.dtype} of shape "
+            f"{known.shape} for {len(found)} pictures"
+        )
+    return found, known.astype(np.int64)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from slimilar.cli.needs import check_needs, wants_labels
 from slimilar.cli.opened import Opened
 from slimilar.cli.output import Output, escape
 from slimilar.cli.pictures import calibration
@@ -30,6 +31,7 @@ class Asked:
     calibrate: str | None = None
     substitute: str = "auto"
     seed: int = 0
+    trained: bool = False
 
     def words(self) -> str:
         """Return them as on a command line, without those that are as usual."""
@@ -38,6 +40,7 @@ class Asked:
             value = getattr(self, option)
             if value != getattr(Asked, option):
                 found.append(f"--{option.replace('_', '-')} {shlex.quote(str(value))}")
+        found += ["--trained"] * self.trained
         found += [f"--exclude {shlex.quote(name)}" for name in self.exclude]
         return " ".join(found)
 
@@ -76,9 +79,11 @@ def command_of(opened: Opened, asked: Asked) -> str:
 
 
 def calibrated(out: Output, opened: Opened, asked: Asked, count: int | None, normalise: str) -> Any:
-    """Return unlabelled pictures, read or synthesised, or None where none are asked for."""
+    """Return pictures, read or synthesised, or None where none are asked for; with labels where they are needed."""
+    check_needs(asked.criterion, asked.calibrate, asked.trained, opened.model)
     with out.working("Reading pictures") as tell:
-        found = calibration(opened, asked.calibrate, count or 512, normalise)
+        labels = wants_labels(asked.criterion)
+        found = calibration(opened, asked.calibrate, count or 512, normalise, labels)
         if not isinstance(found, str):
             return found
         from slimilar.synthesis import synthesize
@@ -90,12 +95,14 @@ def calibrated(out: Output, opened: Opened, asked: Asked, count: int | None, nor
 def make_plan(out: Output, opened: Opened, asked: Asked, calibration: Any = None) -> Plan:
     """Return the plan of a model; raise with a hint where there is nothing to prune."""
     import slimilar
+    from slimilar.criteria import make
     from slimilar.errors import NothingToPrune
     from slimilar.plan import nothing
 
+    criterion: Any = make(asked.criterion, trained=True) if asked.trained else asked.criterion
     with out.working("Following the channels through the model") as tell:
         plan = slimilar.analyze(
-            opened.model, opened.example(), criterion=asked.criterion, calibration=calibration,
+            opened.model, opened.example(), criterion=criterion, calibration=calibration,
             progress=tell.stage, **asked.options(),
         )  # fmt: skip
     if not plan.groups:

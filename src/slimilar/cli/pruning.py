@@ -33,6 +33,7 @@ def prune(
     pictures: options.Pictures = None,
     normalise: options.Normalise = "auto",
     criterion: options.Criterion = "auto",
+    trained: options.Trained = False,
     substitute: options.Substitute = "auto",
     residual: options.Residual = "inner",
     linkage: options.Linkage = "average",
@@ -56,7 +57,7 @@ def prune(
     if criterion == "auto":
         criterion = "similarity" if calibrate is None or threshold is not None else "span"
     asked = Asked(
-        residual, linkage, tuple(exclude or ()), min_channels, criterion, calibrate, substitute, seed
+        residual, linkage, tuple(exclude or ()), min_channels, criterion, calibrate, substitute, seed, trained
     )
     opened = open_model(model, weights, input, base)
     shown = calibrated(output, opened, asked, pictures, normalise)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from slimilar.amends import SUBSTITUTES
+from slimilar.cost import count, human
 from slimilar.criteria import facts
 from slimilar.data.source import Source
 from slimilar.errors import InvalidInput
@@ -22,6 +23,7 @@ from slimilar.plan import parse_budget
 from slimilar.train import RECIPES, Recipe
 
 OWN = "own"
+_FEWEST = 1000  # FLOPs that anybody would name; less is a share with a mistake in it
 _SAMPLED = 64  # pictures whose content stands for a dataset's
 
 
@@ -69,7 +71,7 @@ class Terms:
         for substitute in self.substitutes:
             choose(substitute, (OWN, *SUBSTITUTES), "substitute")
         for budget in self.flops:
-            parse_budget("flops", budget, 1)
+            _check_budget(budget)
         for name in ("epochs", "sparse_epochs", "pictures"):
             if getattr(self, name) < 0:
                 raise InvalidInput(f"{name} must not be negative, got {getattr(self, name)}")
@@ -96,8 +98,22 @@ class Terms:
         return {s: s == own for s in dict.fromkeys(own if s == OWN else s for s in self.substitutes)}
 
 
+def _check_budget(budget: str) -> None:
+    """Refuse what is neither a share nor a number of FLOPs that a network could have."""
+    if 1 < parse_budget("flops", budget, 1) < _FEWEST:
+        raise InvalidInput(
+            f'flops must be a share from 0 to 1 ("0.5", "50%"), or a number of FLOPs such as "40M", got {budget!r}'
+        )
+
+
 def check(subject: Subject, terms: Terms) -> None:
     """Refuse what could not be carried out, before any work starts."""
+    before = count(subject.model, subject.example).flops
+    for budget in terms.flops:
+        if parse_budget("flops", budget, before) > before:
+            raise InvalidInput(
+                f"flops must be at most the {human(before)} that the network has, got {budget!r}; ask for less"
+            )
     if min(len(subject.train), len(subject.test)) < 2:
         counts = f"{len(subject.train)} and {len(subject.test)}"
         raise InvalidInput(f"there must be pictures to train and to test on, got {counts}; check the data")

@@ -1,0 +1,85 @@
+"""The network and the pictures of a comparison, by the words that name them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from slimilar.cli.opened import open_model
+from slimilar.cli.pictures import labelled
+from slimilar.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from slimilar.comparison import Subject
+    from slimilar.data import PictureFiles, Pictures
+
+    Labelled = Pictures | PictureFiles
+
+
+@dataclass(frozen=True)
+class Named:
+    """The words that name a model and its pictures; other processes open them by these words, too."""
+
+    model: str
+    weights: str | None
+    shapes: tuple[str, ...]
+    base: str | None
+    data: str
+    normalise: str
+    train: int | None
+    test: int | None
+    held_out: int | None
+
+    def __call__(self) -> Subject:
+        """Open them; once in a process."""
+        return _open(self)
+
+
+@functools.lru_cache(maxsize=1)
+def _open(words: Named) -> Subject:
+    from slimilar.comparison import Subject
+
+    opened = open_model(words.model, words.weights, words.shapes, words.base)
+    train = labelled(opened, words.data, "train", None, words.normalise)
+    if words.held_out is None:
+        test = labelled(opened, words.data, "test", None, words.normalise)
+    else:
+        train, test = _split(train, words.held_out)
+    parts = _some(train, words.train), _some(test, words.test)
+    return Subject(opened.model, opened.example(), *parts, opened.source)
+
+
+def _some(pictures: Labelled, count: int | None) -> Labelled:
+    """Return so many pictures, taken evenly: those of a folder are in the order of their classes."""
+    if count is None or count >= len(pictures):
+        return pictures
+    import torch
+
+    return _at(pictures, torch.arange(count) * len(pictures) // count)
+
+
+def _split(pictures: Labelled, count: int) -> tuple[Labelled, Labelled]:
+    """Return all pictures but so many, and those, taken evenly."""
+    import torch
+
+    if count > len(pictures) - 2:
+        raise InvalidInput(
+            f"--held-out must leave some of the {len(pictures)} training pictures, got {count}"
+        )
+    out = torch.zeros(len(pictures), dtype=torch.bool)
+    out[torch.arange(count) * len(pictures) // count] = True
+    return _at(pictures, (~out).nonzero()[:, 0]), _at(pictures, out.nonzero()[:, 0])
+
+
+def _at(pictures: Labelled, places: Tensor) -> Labelled:
+    """Return the pictures at some places."""
+    from slimilar.data import PictureFiles
+
+    labels = pictures.labels[places]
+    if isinstance(pictures, PictureFiles):
+        return dataclasses.replace(pictures, files=tuple(pictures.files[i] for i in places), labels=labels)
+    return dataclasses.replace(pictures, images=pictures.images[places], labels=labels)
