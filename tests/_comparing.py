@@ -18,8 +18,8 @@ TERMS = Terms(
 
 @functools.cache
 def subject() -> Subject:
-    """Return the network as it is after three epochs, and digits to go on with."""
+    """Return the network as it is after two epochs, and digits to go on with."""
     settings = Settings(tensorboard=False)
-    recipe = Recipe(epochs=3, batch_size=32, lr=0.05)
-    model = train(network(), digits(0, 600), recipe, settings=settings).model
+    recipe = Recipe(epochs=2, batch_size=32, lr=0.05)
+    model = train(network(), digits(0, 300), recipe, settings=settings).model
     return Subject(model, torch.zeros(1, 1, 8, 8), digits(0, 300), digits(1200))

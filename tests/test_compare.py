@@ -38,7 +38,7 @@ HERE = Path(__file__).parent
 PROGRAM = [sys.executable, "-m", "slimilar"]
 ON_DEMO = [
     "compare", "slimilar:demo", "--data", "demo", "--criteria", "magnitude-l1,random", "--flops", "0.6",
-    "--epochs", "1", "--pictures", "16", "--train-pictures", "64", "--test-pictures", "60", "--threads", "1",
+    "--epochs", "1", "--pictures", "16", "--train-pictures", "16", "--test-pictures", "20", "--threads", "1",
 ]  # fmt: skip
 CLOCKS = ("prepare_seconds", "choose_seconds", "prune_seconds", "train_seconds", "resumed")
 
@@ -256,9 +256,12 @@ def test_what_depends_on_a_failure_fails_with_its_reason():
 # --- several at once ----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow  # the fast tests have it on the command line
 def test_two_processes_end_with_the_same_rows(whole, tmp_path):
-    found = compare(subject, TERMS, tmp_path, jobs=2, threads=1)
-    assert plain(found) == plain(whole[1])
+    terms = replace(TERMS, criteria=("similarity", "magnitude-l1"), flops=("0.5",))
+    found = plain(compare(subject, terms, tmp_path, jobs=2, threads=1))
+    assert len(found) == 4
+    assert found.items() <= plain(whole[1]).items()
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed: '.[ray]'")
@@ -287,6 +290,13 @@ def test_without_ray_one_is_told_what_to_install(tmp_path, monkeypatch):
         ({"criteria": ("similarty",)}, "did you mean similarity"),
         ({"criteria": ()}, "criteria must be one or more different ones"),
         ({"flops": ("half",)}, "flops must be a share"),
+        (
+            {"flops": ("7",)},
+            r"flops must be a share from 0 to 1 .* or a number of FLOPs such as \"40M\", got '7'",
+        ),
+        ({"flops": ("150%",)}, "flops must be a share from 0 to 1"),
+        ({"flops": ("0",)}, "flops must be a share"),
+        ({"flops": ("-0.5",)}, "flops must be a share"),
         ({"flops": ("0.5", "0.5")}, "flops must be one or more different ones"),
         ({"substitutes": ("best",)}, "substitute must be one of"),
         ({"epochs": -1}, "epochs must not be negative"),
@@ -297,6 +307,17 @@ def test_without_ray_one_is_told_what_to_install(tmp_path, monkeypatch):
 def test_mistakes_are_found_before_any_work(change, message):
     with pytest.raises(InvalidInput, match=message):
         replace(TERMS, **change)
+
+
+@pytest.mark.parametrize("budget", ["1", "100%", "0.3", "12.5%", "4k", "1e3"])
+def test_shares_and_sizes_are_budgets(budget):
+    assert replace(TERMS, flops=(budget,)).flops == (budget,)
+
+
+def test_more_flops_than_there_are(tmp_path):
+    with pytest.raises(InvalidInput, match=r"at most the \d+\.\d+ k that the network has, got '7G'"):
+        compare(subject(), replace(TERMS, flops=("0.5", "7G")), tmp_path / "new")
+    assert not (tmp_path / "new").exists()
 
 
 def test_more_calibration_pictures_than_there_are(tmp_path):
@@ -331,7 +352,7 @@ def demo(tmp_path_factory) -> Path:
 
 
 @pytest.mark.timeout(600)  # seconds on a machine that has nothing else to do
-@pytest.mark.parametrize("jobs", ["1", "2"])
+@pytest.mark.parametrize("jobs", ["1", pytest.param("2", marks=pytest.mark.slow)])
 def test_killed_it_goes_on_and_ends_the_same(demo, tmp_path, jobs):
     """The real program, on the shipped network and pictures, killed by force in the middle of a training."""
     folder, rows = tmp_path / "killed", tmp_path / "killed" / "rows.jsonl"
@@ -353,22 +374,24 @@ def test_killed_it_goes_on_and_ends_the_same(demo, tmp_path, jobs):
 
 
 @pytest.mark.timeout(600)
-def test_ctrl_c_leaves_a_folder_to_go_on_with(tmp_path):
-    rows = tmp_path / "rows.jsonl"
+def test_two_processes_make_the_same_rows_until_ctrl_c(demo, tmp_path):
+    """The real program with two processes at work, stopped as a terminal does it: all of them at once."""
     process = subprocess.Popen(
-        [*PROGRAM, *ON_DEMO, "--jobs", "2", "--seed", "0,1,2", "-o", str(tmp_path)],
+        [*PROGRAM, *ON_DEMO, "--jobs", "2", "--seed", "0,1,2,3", "-o", str(tmp_path)],
         stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
+    rows = tmp_path / "rows.jsonl"
+    alone = plain(load(demo))  # those of seed 0, which come first
     try:
-        wait_for(lambda: rows.exists() and rows.read_bytes().count(b"\n") >= 1, process)
+        wait_for(lambda: rows.exists() and alone.keys() <= plain(load(tmp_path)).keys(), process)
     finally:
         os.killpg(process.pid, signal.SIGINT)
         _, errors = process.communicate(timeout=60)
     assert process.returncode == 130
     assert b"Traceback" not in errors
     assert errors.decode().strip().endswith("slimilar: stopped")
-    assert load(tmp_path).rows
+    assert alone.items() <= plain(load(tmp_path)).items()
 
 
 def test_the_command_writes_table_data_and_curves(tmp_path):
@@ -410,12 +433,32 @@ def test_settings_are_chosen_on_training_pictures_kept_out():
         (["--engine", "slurm"], "engine must be one of"),
         (["--recipe", "slow"], "recipe must be one of"),
         (["--held-out", "255"], "must leave some of the 256 training pictures"),
+        (["--flops", "0.5,7"], "flops must be a share from 0 to 1"),
+        (["--flops", "7G"], "flops must be at most the 89.28 M that the network has"),
     ],
 )
 def test_misuse_is_a_sentence(tmp_path, words, message):
     result = CliRunner().invoke(app, [*ON_DEMO, *words, "-o", str(tmp_path)])
     assert result.exit_code == 2
     assert re.search(message, result.stderr)
+    assert not (tmp_path / "rows.jsonl").exists()
+
+
+def test_where_nothing_comes_about_the_command_fails(demo, tmp_path):
+    """Not where some rows fail: the table says so, and the others are good."""
+    words = [*ON_DEMO, "--epochs", "0", "-o", str(tmp_path)]
+    none = CliRunner().invoke(app, [*words, "--flops", "0.0005", "--json"])
+    assert none.exit_code == 1
+    said = " ".join(none.stderr.split())
+    assert said.startswith(
+        "slimilar: at least one of the 2 networks asked for must come about, but none did; the first"
+    )
+    assert "magnitude-l1 at 0.0005, because flops must be at least" in said
+    assert "--residual joint" in said
+    assert [row["error"] is None for row in json.loads(none.stdout)["rows"]] == [False, False]
+    some = CliRunner().invoke(app, [*words, "--flops", "0.0005,0.6", "--criteria", "random"])
+    assert some.exit_code == 0, some.output
+    assert "random, none, 0.0005, seed 0: flops must be at least" in " ".join(some.stdout.split())
 
 
 def test_criteria_are_listed_with_what_they_need():
