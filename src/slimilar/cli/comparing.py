@@ -233,6 +233,7 @@ def criteria(json: options.Json = False, quiet: options.Quiet = False) -> None:
     out.table([f"<{heading}" for heading in headings], rows)
     out.say(
         "tag: in the paper's tables. auto: finds the widths by itself. pre: works on a network that was\n"
-        "trained without it. --json also tells what its own paper does about the layers that read."
+        "trained without it. --json also tells what its own paper does about the layers that read.\n"
+        "Pictures and labels come with --calibrate, the training phase with slimilar train --for."
     )
     out.answer({name: dataclasses.asdict(f) for name, f in known.items()})
