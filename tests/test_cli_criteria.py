@@ -184,10 +184,10 @@ def test_a_network_is_trained_for_a_criterion_and_pruned_by_it(name, tmp_path):
 
 
 def test_the_next_command_is_told_and_the_phase_does_something(tmp_path):
-    words = ["--data", "demo", "--recipe", "quick", "--epochs", "1", "--limit", "64"]
+    words = ["--data", "demo", "--recipe", "paper-vgg", "--epochs", "1", "--limit", "64"]
     shown = CliRunner().invoke(
         app,
-        ["train", DEMO, "--for", "slimming", "--strength", "50", *words, "-o", str(tmp_path / "a")],
+        ["train", DEMO, "--for", "slimming", "--strength", "10", *words, "-o", str(tmp_path / "a")],
     )
     assert shown.exit_code == 0, shown.output
     model = tmp_path / "a" / "model.safetensors"
