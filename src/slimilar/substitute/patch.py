@@ -21,7 +21,6 @@ from slimilar.substitute.sites import Site, patches
 from slimilar.substitute.solve import Moments, block_elimination, ridge
 
 HELD = 80_000_000  # numbers of one reader's rows that are held at a time
-GATED = 20_000_000  # and of those with which the steps behind a ReLU are made
 
 
 @dataclass(frozen=True, eq=False)
