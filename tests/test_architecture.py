@@ -33,7 +33,7 @@ LAYERS = [
         "sources",
         "weights",
     },
-    {"records"},
+    {"records", "below"},
     {"memory"},
     {"ops", "unseen"},
     {"trace"},

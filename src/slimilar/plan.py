@@ -8,11 +8,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Real
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+from slimilar.below import LateOrder
 from slimilar.cost import Cost, CostModel, human
 from slimilar.errors import InvalidInput, NothingToPrune, UnreachableBudget
 from slimilar.groups import ChannelGroup, Frozen, Grouping
@@ -102,7 +103,7 @@ class Plan:
 
     groups: tuple[ChannelGroup, ...]
     frozen: tuple[Frozen, ...]
-    orders: tuple[RemovalOrder, ...]  # one for each group
+    orders: Sequence[RemovalOrder]  # one for each group
     structure: Structure
     costs: CostModel
     min_channels: int
@@ -186,7 +187,11 @@ class Plan:
 
     def _limit(self, g: int) -> int:
         """Return how many channels of a group may leave at most."""
-        return max(0, min(len(self.orders[g]), self.groups[g].width - self.min_channels))
+        return max(0, min(self._lengths[g], self.groups[g].width - self.min_channels))
+
+    @cached_property
+    def _lengths(self) -> list[int]:
+        return self.orders.lengths() if isinstance(self.orders, Orders) else [len(o) for o in self.orders]
 
     def _ordered(self) -> Iterator[tuple[int, RemovalOrder, int]]:
         """Yield the first unit, the order, and the number of steps that may be taken below threshold 1."""
@@ -221,23 +226,37 @@ class Plan:
             found.append(width - kept)
         return found
 
-    def _mask(self, steps: list[int]) -> Kept:
+    def _below(self, threshold: float, fixed: Mapping[int, float]) -> list[RemovalOrder] | None:
+        """Return the steps below a threshold alone, where they can be had without the rest and none is left out."""
+        if not isinstance(self.orders, Orders):
+            return None
+        found = self.orders.below([fixed.get(g, threshold) for g in range(len(self.groups))])
+        if found is None or any(len(order) > self._limit(g) for g, order in enumerate(found)):
+            return None
+        return found
+
+    def _mask(self, orders: Sequence[RemovalOrder], steps: list[int]) -> Kept:
         mask = np.ones(self.structure.grouping.unit_count, np.bool_)
-        for g, order in enumerate(self.orders):
+        for g, order in enumerate(orders):
             mask[self._starts[g] + order.removed[: steps[g]]] = False
         return mask
 
     def _cut(
         self, threshold: float, round_to: int, fixed: Mapping[int, float], by_ratio: bool = False
     ) -> Cut:
-        steps = self._steps(threshold, round_to, fixed, by_ratio)
-        mask = self._mask(steps)
-        kept, found = {}, {}
-        for g, group in enumerate(self.groups):
-            start = self._starts[g]
+        orders = None if by_ratio or round_to > 1 else self._below(threshold, fixed)
+        if orders is not None:
+            steps = [len(order) for order in orders]
+        else:
+            orders, steps = list(self.orders), self._steps(threshold, round_to, fixed, by_ratio)
+        mask = self._mask(orders, steps)
+        kept = {}
+        for start, group in zip(self._starts, self.groups, strict=True):
             kept[group.name] = tuple(np.flatnonzero(mask[start : start + group.width]).tolist())
-            found[group.name] = tuple(clusters_after(self.orders[g], steps[g], group.width))
         widths = {name: len(units) for name, units in kept.items()}
+        found = _Clusters(
+            {g.name: (*how, g.width) for g, *how in zip(self.groups, orders, steps, strict=True)}
+        )
         return Cut(threshold, kept, found, widths, self.costs.at(mask), self.before, mask)
 
     def _meet(self, kind: str, budget: Budget, round_to: int, fixed: Mapping[int, float]) -> Cut:
@@ -246,7 +265,7 @@ class Plan:
         thresholds = np.append(0.0, np.nextafter(self._heights, 2))
 
         def cost(i: int) -> int:
-            mask = self._mask(self._steps(float(thresholds[i]), round_to, fixed))
+            mask = self._mask(self.orders, self._steps(float(thresholds[i]), round_to, fixed))
             return int(getattr(self.costs.at(mask), kind))
 
         low, high = 0, len(thresholds) - 1
@@ -260,6 +279,65 @@ class Plan:
             middle = (low + high) // 2
             low, high = (low, middle) if cost(middle) <= limit else (middle + 1, high)
         return self._cut(float(thresholds[low]), round_to, fixed)
+
+
+class _Clusters(Mapping[str, tuple[Cluster, ...]]):
+    """The clusters of every group, made when they are looked at."""
+
+    def __init__(self, source: Mapping[str, tuple[RemovalOrder, int, int]]) -> None:
+        self._source = source
+        self._made: dict[str, tuple[Cluster, ...]] = {}
+
+    def __getitem__(self, name: str) -> tuple[Cluster, ...]:
+        if name not in self._made:
+            self._made[name] = tuple(clusters_after(*self._source[name]))
+        return self._made[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._source)
+
+    def __len__(self) -> int:
+        return len(self._source)
+
+    def __repr__(self) -> str:
+        return repr(dict(self))
+
+
+class Orders(Sequence[RemovalOrder]):
+    """The removal orders of all groups, `untied` when they are looked at."""
+
+    def __init__(self, given: Sequence[RemovalOrder]) -> None:
+        self._given = tuple(given)
+
+    @cached_property
+    def _untied(self) -> tuple[RemovalOrder, ...]:
+        return untied(self._given)
+
+    @overload
+    def __getitem__(self, index: int) -> RemovalOrder: ...
+    @overload
+    def __getitem__(self, index: slice) -> tuple[RemovalOrder, ...]: ...
+    def __getitem__(self, index: int | slice) -> RemovalOrder | tuple[RemovalOrder, ...]:
+        return self._untied[index]
+
+    def __len__(self) -> int:
+        return len(self._given)
+
+    def lengths(self) -> list[int]:
+        """Return how many steps each has."""
+        return [len(order) for order in self._given]
+
+    def below(self, thresholds: Sequence[float]) -> list[RemovalOrder] | None:
+        """Return the steps of height below each group's threshold, or None where only the whole orders tell."""
+        if "_untied" in vars(self):
+            return None
+        found = []
+        for order, threshold in zip(self._given, thresholds, strict=True):
+            part = order.below(threshold) if isinstance(order, LateOrder) else None
+            if part is None:
+                return None
+            found.append(part)
+        return found
 
 
 _TIE = 1e-12

@@ -29,7 +29,7 @@ from slimilar.criteria.base import check_needs, check_training, phases_of
 from slimilar.errors import InvalidInput, VerificationError
 from slimilar.groups import ChannelGroup, Frozen, Residual
 from slimilar.names import choose
-from slimilar.plan import Budget, Cut, Plan, check_threshold, nothing, untied
+from slimilar.plan import Budget, Cut, Orders, Plan, check_threshold, nothing
 from slimilar.probe import Mismatch, Structure, analyse, follow
 from slimilar.rewrite import Kept, Surgery, operate, surgery
 from slimilar.similarity import Cluster, Linkage, RemovalOrder
@@ -389,7 +389,7 @@ def _plan(
         else:
             groups.append(group)
             orders.append(answer)
-    return Plan(tuple(groups), tuple(frozen), untied(orders), structure, costs, least, criterion.name)
+    return Plan(tuple(groups), tuple(frozen), Orders(orders), structure, costs, least, criterion.name)
 
 
 # --- verification ---------------------------------------------------------------------------------------------

@@ -81,9 +81,13 @@ def channel_pairs(beta: Tensor, gamma: Tensor) -> Floats:
     if means.shape != spreads.shape:
         got = f"{tuple(beta.shape)} and {tuple(gamma.shape)}"
         raise InvalidInput(f"beta and gamma must have the same shape, got {got}")
-    variance = spreads.square().sum(0).numpy()
+    return pair_distances(means.T.numpy(), spreads.square().sum(0).numpy())
+
+
+def pair_distances(means: Floats, variance: Floats) -> Floats:
+    """Return the same from means of shape (channels, batch norms) and each channel's sum of variances."""
     n = len(variance)
-    distance: Floats = pdist(means.T.numpy(), "sqeuclidean")
+    distance: Floats = pdist(means, "sqeuclidean")
     distance += np.repeat(variance[:-1], np.arange(n - 1, 0, -1))
     distance += np.concatenate([variance[:0], *(variance[i:] for i in range(1, n))])
     return distance
@@ -149,7 +153,7 @@ def is_uninformative(distance: Tensor | Floats) -> bool:
     >>> is_uninformative(channel_distance(torch.zeros(8), torch.ones(8)))
     True
     """
-    return _is_constant(*_range(_pairs(distance)))
+    return is_constant(*_range(_pairs(distance)))
 
 
 def normalise(distance: Distances) -> Distances:
@@ -161,19 +165,25 @@ def normalise(distance: Distances) -> Distances:
     [[0.0, 0.0, 1.0], [0.0, 0.0, 0.5], [1.0, 0.5, 0.0]]
     """
     low, high = _range(_pairs(distance))
-    if _is_constant(low, high):
+    if is_constant(low, high):
         raise InvalidInput(
             "distances must differ from one another to be normalised, got a constant matrix; "
             "ask is_uninformative() first and keep such a layer whole"
         )
     if isinstance(distance, Tensor):
         return (_float64(distance) - low).div_(high - low).clamp_(0, 1).fill_diagonal_(0)
-    scaled = distance - low
+    return rescale(distance, low, high)
+
+
+def rescale(pairs: Floats, low: float, high: float) -> Floats:
+    """Return distances of pairs mapped to [0, 1], given the range of all."""
+    scaled = pairs - low
     scaled /= high - low
     return np.clip(scaled, 0, 1, out=scaled)
 
 
-def _is_constant(low: float, high: float) -> bool:
+def is_constant(low: float, high: float) -> bool:
+    """Tell whether distances in a range do not differ by more than rounding."""
     return high - low <= _SPREAD * high
 
 
@@ -311,17 +321,21 @@ def removal_order(tree: Floats, gamma: Tensor | Floats) -> RemovalOrder:
     >>> order.removed.tolist(), order.stand_in.tolist(), order.heights.tolist()
     ([0, 2], [1, 1], [1.0, 3.0])
     """
-    size = _sizes(gamma, len(tree) + 1)
+    return order_of(tree, _sizes(gamma, len(tree) + 1))
+
+
+def order_of(merges: Floats, size: list[float]) -> RemovalOrder:
+    """Return the same for the first merges of a tree alone, given |gamma| of all channels."""
     representative = list(range(len(size)))
     removed, stand_in = [], []
-    for left, right in tree[:, :2].astype(np.int64).tolist():
+    for left, right in merges[:, :2].astype(np.int64).tolist():
         kept, gone = representative[left], representative[right]
         if size[gone] > size[kept] or (size[gone] == size[kept] and gone < kept):
             kept, gone = gone, kept
         representative.append(kept)
         removed.append(gone)
         stand_in.append(kept)
-    return RemovalOrder(np.array(removed), np.maximum.accumulate(tree[:, 2]), np.array(stand_in))
+    return RemovalOrder(np.array(removed), np.maximum.accumulate(merges[:, 2]), np.array(stand_in))
 
 
 def _sizes(gamma: Tensor | Floats, n: int) -> list[float]:

@@ -6,21 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from slimilar.criteria.base import Facts, Weights, free_units, renumber
+from slimilar.below import LateOrder, Layer
+from slimilar.criteria.base import Facts, Weights, free_units
 from slimilar.groups import BatchNorm, ChannelGroup
-from slimilar.similarity import (
-    Floats,
-    Linkage,
-    RemovalOrder,
-    channel_pairs,
-    is_uninformative,
-    linkage_tree,
-    normalise,
-    removal_order,
-)
+from slimilar.similarity import Floats, Linkage, RemovalOrder
 
 
 @dataclass(frozen=True)
@@ -40,28 +33,33 @@ class Similarity:
         return [self._order(group, weights) for group in groups]
 
     def _order(self, group: ChannelGroup, weights: Weights) -> RemovalOrder | str:
-        distance = group_distance(group, weights)
-        if distance is None:
+        layer = layer_of(group, weights, self.linkage)
+        if layer is None:
             return "no batch norm: there is no similarity to measure"
-        if is_uninformative(distance):
+        order = LateOrder(layer)
+        if order.is_uninformative:
             return "untrained batch norm: all channels are equally far apart"
-        tree = linkage_tree(normalise(distance), self.linkage)
-        units = free_units(group)
-        return renumber(removal_order(tree, spread(group, weights)[units]), units)
+        return order
 
 
-def group_distance(group: ChannelGroup, weights: Weights) -> Floats | None:
-    """Return the distance of every two free units i < j: the sum over the batch norms that normalise the group."""
-    units = torch.from_numpy(free_units(group))
+def layer_of(group: ChannelGroup, weights: Weights, linkage: Linkage) -> Layer | None:
+    """Return the moments of every free unit, over the batch norms that normalise the group."""
+    units = free_units(group)
     found = [
         (beta[place], gamma[place])
         for norm in group.batch_norms
-        for beta, gamma in [moments_of(norm, weights)]
-        for place in torch.from_numpy(norm.positions)[units].T
+        for beta, gamma in [_arrays(norm, weights)]
+        for place in norm.positions[units].T
     ]
     if not found:
         return None
-    return channel_pairs(torch.stack([b for b, _ in found]), torch.stack([g for _, g in found]))
+    means, spreads = np.stack([b for b, _ in found], axis=1), np.stack([g for _, g in found])
+    return Layer(units, means, np.square(spreads).sum(0), spread(group, weights)[units].numpy(), linkage)
+
+
+def _arrays(norm: BatchNorm, weights: Weights) -> tuple[Floats, Floats]:
+    beta, gamma = moments_of(norm, weights)
+    return beta.double().numpy(), gamma.double().numpy()
 
 
 def spread(group: ChannelGroup, weights: Weights) -> Tensor:
