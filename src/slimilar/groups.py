@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from typing import Literal, TypeVar
 
@@ -15,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slimilar.labels import Atoms, classes
-from slimilar.trace import Norm, Op, Read, Trace
+from slimilar.trace import Axis, Norm, Op, Read, Trace, Write
 
 Residual = Literal["inner", "select", "joint"]
 Indices = NDArray[np.int64]
@@ -66,18 +67,36 @@ class Reader:
 
 @dataclass(frozen=True, eq=False)
 class ChannelGroup:
-    """Channels that one layer writes, and all that is coupled to them."""
+    """Channels that one layer writes, and all that is coupled to them; the lists of that are made when looked at."""
 
     name: str
     width: int
-    members: tuple[Member, ...]
     writers: tuple[str, ...]
-    through: tuple[tuple[str, str], ...]  # per-channel functions on the way: (operator, module), in order
     batch_norms: tuple[BatchNorm, ...]
-    readers: tuple[Reader, ...]
     fixed: Mapping[int, str]  # units that have to stay, and why
-    channels: tuple[Indices, ...]  # for each unit, its output channels in the first writer
     residual: bool  # a stream that residual additions join
+    number: int  # its place in the grouping
+    coupled: Coupled
+
+    @cached_property
+    def members(self) -> tuple[Member, ...]:
+        """Every axis of a parameter or buffer that holds channels of the group."""
+        return tuple(Member(a.tensor, a.axis, units) for a, units in self.coupled.axes.get(self.number, ()))
+
+    @cached_property
+    def readers(self) -> tuple[Reader, ...]:
+        """The operators that sum over the group's channels."""
+        return tuple(self.coupled.reader(r, units) for r, units in self.coupled.reads.get(self.number, ()))
+
+    @cached_property
+    def through(self) -> tuple[tuple[str, str], ...]:
+        """The per-channel functions on the way, in order: (operator, module)."""
+        return tuple(self.coupled.through.get(self.number, ()))
+
+    @cached_property
+    def channels(self) -> tuple[Indices, ...]:
+        """For each unit, its output channels in the first writer."""
+        return _places(self.coupled.writes[self.number][0][1], self.width)
 
     def __repr__(self) -> str:
         norms = ", ".join(b.module for b in self.batch_norms) or "none"
@@ -111,16 +130,13 @@ def find_groups(trace: Trace, residual: Residual) -> Grouping:
     reasons = _reasons(trace, residual)
     _keep_pieces(trace, drafts, reasons)
     free = [reasons.of(units) for units in drafts]
-    frozen = tuple(
-        _frozen(trace, units, why) for units, why in zip(drafts, free, strict=True) if len(why) == len(units)
-    )
+    frozen = _frozen(trace, [(u, w) for u, w in zip(drafts, free, strict=True) if len(w) == len(u)])
     chosen = [(u, w) for u, w in zip(drafts, free, strict=True) if len(w) < len(u) and len(u) > 1]
     unit_of, offsets, count = _number_units(label, [u for u, _ in chosen])
-    builder = _Builder(trace, unit_of, offsets, count)
-    groups = tuple(
-        builder.group(g, why, bool(np.isin(units, trace.summed).any()))
-        for g, (units, why) in enumerate(chosen)
-    )
+    coupled = Coupled(trace, unit_of, offsets, count)
+    summed = np.zeros(int(label.max(initial=-1)) + 1, np.bool_)
+    summed[trace.summed] = True
+    groups = tuple(coupled.group(g, why, bool(summed[units].any())) for g, (units, why) in enumerate(chosen))
     return Grouping(groups, frozen, unit_of, tuple(offsets), count)
 
 
@@ -176,22 +192,36 @@ def _keep_pieces(trace: Trace, drafts: list[Atoms], reasons: _Reasons) -> None:
         home[units] = g
     layers = (label[a.first : a.first + a.size] for a in trace.axes)
     pieces = (label[atoms] for atoms in trace.pieces)
+    seen: set[bytes] = set()
     for parts, reason in ((pieces, "the last of its part of a split"), (layers, "the last of its layer")):
         reasons.words.append(reason)
         for part in parts:
-            if not len(part) or why[part].max() >= 0 or home[part].min() == FIXED:
+            key = part.tobytes()
+            if not key or key in seen:
+                continue
+            seen.add(key)
+            at = home[part]
+            if why[part].max() >= 0 or at.min() == FIXED:
                 continue
             counts = np.bincount(home[np.unique(part)])
             if not (counts == width[: len(counts)]).any():
                 why[part[0]] = len(reasons.words) - 1
 
 
-def _frozen(trace: Trace, units: Atoms, why: Mapping[int, str]) -> Frozen:
-    wanted = np.zeros(int(trace.together.max()) + 2, np.bool_)  # CONSTANT = -1 finds the last entry
-    wanted[units] = True
-    label = np.append(trace.together, len(wanted) - 1)
-    writer = next(w for w in trace.writes if wanted[label[w.atoms]].any())
-    return Frozen(trace.ops[writer.op].module, len(units), "; ".join(dict.fromkeys(why.values())))
+def _frozen(trace: Trace, whole: list[tuple[Atoms, dict[int, str]]]) -> tuple[Frozen, ...]:
+    """Return the groups that stay whole, each by the name of its first writer."""
+    label = trace.together
+    first = np.full(int(label.max(initial=-1)) + 1, len(trace.writes))
+    for i, write in reversed(list(enumerate(trace.writes))):
+        first[label[write.atoms[write.atoms >= 0]]] = i
+    return tuple(
+        Frozen(
+            trace.ops[trace.writes[int(first[units].min())].op].module,
+            len(units),
+            "; ".join(dict.fromkeys(why.values())),
+        )
+        for units, why in whole
+    )
 
 
 def _number_units(label: Atoms, groups: list[Atoms]) -> tuple[Atoms, list[int], int]:
@@ -204,49 +234,91 @@ def _number_units(label: Atoms, groups: list[Atoms]) -> tuple[Atoms, list[int], 
     return (number[label] if len(label) else label), offsets, count
 
 
-class _Builder:
-    """Collect what belongs to each group: every vector of labels is looked at once and handed to its groups."""
+class Coupled:
+    """What belongs to each group: every vector of labels is looked at once and handed to its groups."""
 
     def __init__(self, trace: Trace, unit_of: Atoms, offsets: list[int], count: int) -> None:
         self.trace, self.unit_of = trace, unit_of
         self.offsets, self.ends, self.unit_count = offsets, [*offsets[1:], count], count
         self.unit_or_fixed = np.append(unit_of, FIXED)  # CONSTANT = -1 finds the last entry
         self.group_of = np.repeat(np.arange(len(offsets)), np.diff([*offsets, count]))
-        self.home = np.empty(
-            (2, trace.atom_count), np.int64
-        )  # atom -> which axis it belongs to, and its index there
-        for i, a in enumerate(trace.axes):
-            self.home[0, a.first : a.first + a.size] = i
-            self.home[1, a.first : a.first + a.size] = np.arange(a.size)
-        self.axes = self._sort((a, np.arange(a.first, a.first + a.size)) for a in trace.axes)
-        self.writes = self._sort((w, w.atoms) for w in trace.writes)
-        self.norms = self._sort((n, n.atoms) for n in trace.norms)
-        self.reads = self._sort((r, r.atoms) for r in trace.reads)
-        self.through = self._through()
+
+    @cached_property
+    def axes(self) -> dict[int, list[tuple[Axis, Indices]]]:
+        """The axes of parameters and buffers that hold channels of each group, with their units."""
+        return self._sort((a, np.arange(a.first, a.first + a.size)) for a in self.trace.axes)
+
+    @cached_property
+    def writes(self) -> dict[int, list[tuple[Write, Indices]]]:
+        """The operators that write channels of each group."""
+        return self._sort((w, w.atoms) for w in self.trace.writes)
+
+    @cached_property
+    def reads(self) -> dict[int, list[tuple[Read, Indices]]]:
+        """The operators that read channels of each group."""
+        return self._sort((r, r.atoms) for r in self.trace.reads)
+
+    @cached_property
+    def norms(self) -> dict[int, list[BatchNorm]]:
+        """The batch norms that normalise each group as a whole, all units alike."""
+        found: dict[int, list[BatchNorm]] = {}
+        for norm in self.trace.norms:
+            for g, places, units in self._parts(norm.atoms):
+                positions = _positions(places, units, self.ends[g] - self.offsets[g])
+                if positions is not None:
+                    found.setdefault(g, []).append(_batch_norm(norm, positions))
+        return found
+
+    @cached_property
+    def _home(self) -> Atoms:
+        """For every atom, which axis it belongs to, and its index there."""
+        home = np.empty((2, self.trace.atom_count), np.int64)
+        for i, a in enumerate(self.trace.axes):
+            home[0, a.first : a.first + a.size] = i
+            home[1, a.first : a.first + a.size] = np.arange(a.size)
+        return home
+
+    def _parts(self, atoms: Atoms) -> Iterator[tuple[int, Indices, Indices]]:
+        """Yield the groups that a vector touches, each with the places of its units, by unit, and these units."""
+        units = self.unit_or_fixed[atoms]
+        last = int(units.max(initial=FIXED))
+        if last == FIXED:
+            return
+        g = int(self.group_of[last])
+        start, end = self.offsets[g], self.ends[g]
+        here = np.arange(end - start)
+        if len(units) == len(here) and (units == here + start).all():  # the usual case
+            yield g, here, here
+            return
+        order = np.argsort(units, kind="stable")
+        in_order = units[order]
+        bounds = np.searchsorted(in_order, [*self.offsets, self.unit_count])
+        for g in np.flatnonzero(np.diff(bounds)).tolist():
+            inside = slice(bounds[g], bounds[g + 1])
+            yield g, order[inside], in_order[inside] - self.offsets[g]
 
     def _sort(self, vectors: Iterable[tuple[T, Atoms]]) -> dict[int, list[tuple[T, Indices]]]:
         """Return, for every group, the items that touch it, each with its vector as units of that group."""
         found: dict[int, list[tuple[T, Indices]]] = {}
-        unit_of = self.unit_or_fixed
         for item, atoms in vectors:
-            units = unit_of[atoms]
-            last = int(units.max(initial=FIXED))
-            if last == FIXED:
-                continue
-            g = int(self.group_of[last])
-            if units.min() >= self.offsets[g]:  # the usual case: all of one group
-                found.setdefault(g, []).append((item, units - self.offsets[g]))
-                continue
-            order = np.argsort(units, kind="stable")
-            bounds = np.searchsorted(units[order], [*self.offsets, self.unit_count])
-            for g in np.flatnonzero(np.diff(bounds)).tolist():
-                inside, mine = order[bounds[g] : bounds[g + 1]], np.full(len(units), FIXED)
-                mine[inside] = units[inside] - self.offsets[g]
+            for g, places, units in self._parts(atoms):
+                mine = np.full(len(atoms), FIXED)
+                mine[places] = units
                 found.setdefault(g, []).append((item, mine))
         return found
 
-    def _through(self) -> dict[int, dict[tuple[str, str], None]]:
-        """Return, for every group, the operators that its channels pass, as an ordered set."""
+    @cached_property
+    def writers(self) -> dict[int, dict[str, None]]:
+        """The modules that write channels of each group, as an ordered set."""
+        found: dict[int, dict[str, None]] = {}
+        for write in self.trace.writes:
+            for g, _, _ in self._parts(write.atoms):
+                found.setdefault(g, {})[self.trace.ops[write.op].module] = None
+        return found
+
+    @cached_property
+    def through(self) -> dict[int, dict[tuple[str, str], None]]:
+        """The operators that the channels of each group pass, as an ordered set."""
         found: dict[int, dict[tuple[str, str], None]] = {}
         for op, atoms in self._passed():
             units = self.unit_or_fixed[atoms]
@@ -266,26 +338,23 @@ class _Builder:
                     yield op, factor.reshape(-1).numpy()
 
     def group(self, g: int, fixed: Mapping[int, str], residual: bool) -> ChannelGroup:
-        width = self.ends[g] - self.offsets[g]
-        first = self.writes[g][0][1]
-        writers = tuple(dict.fromkeys(self.trace.ops[w.op].module for w, _ in self.writes[g]))
-        norms = [(n, _positions(units, width)) for n, units in self.norms.get(g, [])]
+        """Return a group; most that is coupled to it is looked up when it is asked for."""
+        writers = tuple(self.writers[g])
         return ChannelGroup(
             name=writers[0],
-            width=width,
-            members=tuple(Member(a.tensor, a.axis, units) for a, units in self.axes[g]),
+            width=self.ends[g] - self.offsets[g],
             writers=writers,
-            through=tuple(self.through.get(g, ())),
-            batch_norms=tuple(_batch_norm(n, places) for n, places in norms if places is not None),
-            readers=tuple(self._reader(r, units) for r, units in self.reads.get(g, [])),
+            batch_norms=tuple(self.norms.get(g, ())),
             fixed=dict(fixed),
-            channels=_places(first, width),
             residual=residual,
+            number=g,
+            coupled=self,
         )
 
-    def _reader(self, read: Read, units: Indices) -> Reader:
-        axis = self.trace.axes[int(self.home[0, read.weight[0]])]
-        index = self.home[1, read.weight]
+    def reader(self, read: Read, units: Indices) -> Reader:
+        """Return a reader of a group, given the units at every position of what it reads."""
+        axis = self.trace.axes[int(self._home[0, read.weight[0]])]
+        index = self._home[1, read.weight]
         return Reader(
             self.trace.ops[read.op].module, read.op, read.axis, units, axis.tensor, axis.axis, index
         )
@@ -293,24 +362,24 @@ class _Builder:
 
 def _places(units: Indices, width: int) -> tuple[Indices, ...]:
     """Return where each unit stands in a vector."""
-    order, counts = _in_order(units, width)
+    order = np.argsort(units, kind="stable")
+    counts = np.bincount(units[units >= 0], minlength=width)
+    order = order[len(units) - int(counts.sum()) :]
     if counts.min() == counts.max():
         return tuple(order.reshape(width, -1))
     ends = np.cumsum(counts).tolist()
     return tuple(order[a:b] for a, b in pairwise([0, *ends]))
 
 
-def _positions(units: Indices, width: int) -> Indices | None:
-    """Return for every unit its positions in a vector, where all have equally many; else None."""
-    order, counts = _in_order(units, width)
-    return order.reshape(width, -1) if 0 < counts.min() == counts.max() else None
+def _positions(places: Indices, units: Indices, width: int) -> Indices | None:
+    """Return for every unit its positions, given all places in order of unit, where all have equally many; else None.
 
-
-def _in_order(units: Indices, width: int) -> tuple[Indices, Indices]:
-    """Return the positions of a vector that hold a unit, by unit, and how many hold each."""
-    order = np.argsort(units, kind="stable")
-    counts = np.bincount(units[units >= 0], minlength=width)
-    return order[len(units) - int(counts.sum()) :], counts
+    >>> _positions(np.array([0, 2, 1, 3]), np.array([0, 0, 1, 1]), 2).tolist()
+    [[0, 2], [1, 3]]
+    """
+    each, rest = divmod(len(units), width)
+    expected = np.arange(width) if each == 1 else np.repeat(np.arange(width), each)
+    return None if rest or (units != expected).any() else places.reshape(width, each)
 
 
 def _batch_norm(norm: Norm, positions: Indices) -> BatchNorm:

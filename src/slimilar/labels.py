@@ -16,8 +16,6 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 from torch import Tensor
 
 Labels = tuple[Tensor, ...]
@@ -89,20 +87,39 @@ class Ties:
         return pairs if pairs.min(initial=0) >= 0 else pairs[:, (a >= 0) & (b >= 0)]
 
 
+def roots(label: Atoms, pairs: Atoms) -> Atoms:
+    """Join classes that are named by their lowest atom: the two of every pair of shape (2, n) become one.
+
+    Each round hangs the higher of two roots below the lower one and goes up from every atom to its root. As a root is
+    the lowest of its class, the answer does not depend on the order of the pairs.
+    """
+    label, (a, b) = label.copy(), pairs
+    while True:
+        up, down = np.minimum(label[a], label[b]), np.maximum(label[a], label[b])
+        apart = np.flatnonzero(up != down)
+        if not len(apart):
+            return label
+        a, b = a[apart], b[apart]
+        np.minimum.at(label, down[apart], up[apart])
+        above = label[label]
+        while not np.array_equal(above, label):
+            label, above = above, above[above]
+
+
+def numbered(label: Atoms) -> Atoms:
+    """Number classes that are named by their lowest atom, in its order.
+
+    >>> numbered(np.array([0, 1, 0, 3])).tolist()
+    [0, 1, 0, 2]
+    """
+    number: Atoms = np.cumsum(label == np.arange(len(label)), dtype=np.int64) - 1
+    return number[label]
+
+
 def classes(count: int, pairs: Sequence[Atoms]) -> Atoms:
     """Return the class of each of `count` atoms when the atoms of every pair belong together.
 
     >>> classes(4, [np.array([[0], [2]])]).tolist()
     [0, 1, 0, 2]
     """
-    if count == 0:
-        return np.empty(0, np.int64)
-    a, b = np.concatenate([np.empty((2, 0), np.int64), *pairs], axis=1)
-    graph = coo_array((np.ones(len(a), np.bool_), (a, b)), shape=(count, count))
-    found, label = connected_components(graph, directed=False)
-    # number the classes by their first atom, so that the answer does not depend on SciPy's order of visit
-    first = np.empty(found, np.int64)
-    first[label[::-1]] = np.arange(count)[::-1]  # of several writes to one place the last stays
-    rank = np.empty(found, np.int64)
-    rank[np.argsort(first)] = np.arange(found)
-    return rank[label]
+    return numbered(roots(np.arange(count), np.concatenate([np.empty((2, 0), np.int64), *pairs], axis=1)))

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from slimilar.labels import Atoms, Labels, classes
+from slimilar.labels import Atoms, Labels, numbered, roots
 
 Signature = tuple[str, str, int]  # operator, place in the code (alike in repeated blocks), turn at that place
 
@@ -130,14 +130,20 @@ class Trace:
     meta: bool  # shapes were enough
 
     @cached_property
+    def _roots(self) -> tuple[Atoms, Atoms]:
+        """The lowest atom of every atom's class, before and after residual additions join them."""
+        alone = roots(np.arange(self.atom_count), self.ties)
+        return alone, roots(alone, self.sums)
+
+    @cached_property
     def together(self) -> Atoms:
         """The class of every atom, when all that leaves together is one class."""
-        return classes(self.atom_count, [self.ties, self.sums])
+        return numbered(self._roots[1])
 
     @cached_property
     def summed(self) -> Atoms:
         """The classes that residual additions join: what they add was not one channel before."""
-        alone = classes(self.atom_count, [self.ties])
+        alone = self._roots[0]
         a, b = self.sums
         return np.unique(self.together[a[alone[a] != alone[b]]])
 
