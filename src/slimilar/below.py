@@ -20,7 +20,7 @@ from slimilar.similarity import (
     RemovalOrder,
     is_constant,
     linkage_tree,
-    order_of,
+    merged,
     pair_distances,
     rescale,
 )
@@ -82,25 +82,32 @@ class Layer:
 
     def whole(self, low: float, high: float) -> RemovalOrder:
         """Return the removal order of all channels."""
-        distance = rescale(pair_distances(self.means, self.variance), low, high)
-        return self._order(np.arange(len(self.units)), linkage_tree(distance, self.linkage))
+        return self._order(np.arange(len(self.units)), self._tree(slice(None), low, high))
 
     def below(self, threshold: float, low: float, high: float) -> RemovalOrder | None:
-        """Return the steps up to a little above a threshold; None where nothing is spared, or ties could decide."""
+        """Return the steps of height < threshold; None where rounding could decide which these are.
+
+        Where ties could decide who merges with whom, or nothing would be spared, this is cut from the whole tree.
+        """
         reach = low + (threshold + 2 * _MARGIN) * (high - low)
         close = np.flatnonzero(self._least() < reach * (1 + _ROUNDING))
-        if len(self.units) < _FEW or len(close) == len(self.units):
-            return None
-        if len(np.unique(self.variance[close])) < len(close):
-            return None
-        distance = rescale(pair_distances(self.means[close], self.variance[close]), low, high)
-        tree = linkage_tree(distance, self.linkage)
-        return self._order(close, tree[tree[:, 2] < threshold + _MARGIN])
+        if len(self.units) < _FEW or len(np.unique(self.variance[close])) < len(close):
+            close = np.arange(len(self.units))
+        tree = self._tree(close, low, high)
+        steps, beyond = np.searchsorted(
+            np.maximum.accumulate(tree[:, 2]), [threshold - _MARGIN, threshold + _MARGIN]
+        )
+        return None if steps < beyond else self._order(close, tree[:steps])
+
+    def _tree(self, close: Ints | slice, low: float, high: float) -> Floats:
+        return linkage_tree(
+            rescale(pair_distances(self.means[close], self.variance[close]), low, high), self.linkage
+        )
 
     def _order(self, close: Ints, tree: Floats) -> RemovalOrder:
-        found = order_of(tree, self.size[close].tolist())
         units = self.units[close]
-        return RemovalOrder(units[found.removed], found.heights, units[found.stand_in])
+        removed, stand_in = merged(tree, self.size[close].tolist())
+        return RemovalOrder(units[removed], np.maximum.accumulate(tree[:, 2]), units[stand_in])
 
 
 class LateOrder(RemovalOrder):
@@ -137,9 +144,4 @@ class LateOrder(RemovalOrder):
 
     def below(self, threshold: float) -> RemovalOrder | None:
         """Return the steps of height < threshold; None where rounding could decide which these are."""
-        part = self.layer.below(threshold, self.low, self.high)
-        found = self if part is None else part
-        steps, beyond = np.searchsorted(found.heights, [threshold - _MARGIN, threshold + _MARGIN])
-        if steps < beyond:
-            return None
-        return RemovalOrder(found.removed[:steps], found.heights[:steps], found.stand_in[:steps])
+        return self.layer.below(threshold, self.low, self.high)

@@ -38,12 +38,52 @@ def check_model(model: object) -> nn.Module:
     return model
 
 
+def named_modules(model: nn.Module) -> dict[str, nn.Module]:
+    """Return every module once, by its first path: what torch's method of that name yields, several times faster."""
+    found: dict[str, nn.Module] = {}
+    seen: set[int] = set()
+
+    def visit(path: str, module: nn.Module) -> None:
+        if id(module) not in seen:
+            seen.add(id(module))
+            found[path] = module
+            start = f"{path}." if path else ""
+            for name, child in module._modules.items():
+                if child is not None:
+                    visit(start + name, child)
+
+    visit("", model)
+    return found
+
+
+def named_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Return parameters by name, tied ones once."""
+    found: dict[str, nn.Parameter] = {}
+    seen: set[int] = set()
+    for path, module in named_modules(model).items():
+        for name, tensor in module._parameters.items():
+            if tensor is not None and id(tensor) not in seen:
+                seen.add(id(tensor))
+                found[f"{path}.{name}" if path else name] = tensor
+    return found
+
+
+def switch_to_eval(model: nn.Module) -> nn.Module:
+    """Do what `model.eval()` does, several times faster for classes that do not say how it is done."""
+    modules = named_modules(model).values()
+    if all(type(m).train is nn.Module.train and type(m).eval is nn.Module.eval for m in modules):
+        for m in modules:
+            vars(m)["training"] = False
+        return model
+    return model.eval()
+
+
 def named_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Return parameters and buffers by name, tied ones once."""
     parameters: dict[str, Tensor] = {}
     buffers: dict[str, Tensor] = {}
     seen: set[int] = set()
-    for path, module in model.named_modules():  # one walk instead of two: this is asked often
+    for path, module in named_modules(model).items():
         start = f"{path}." if path else ""
         for held, found in ((module._parameters, parameters), (module._buffers, buffers)):
             for name, tensor in held.items():
@@ -70,9 +110,11 @@ def copy_with(model: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
 
 def shadow(model: nn.Module) -> nn.Module:
     """Return a copy in eval mode that shares the parameters and has buffers of its own, to run without a trace."""
-    shared: dict[str, Tensor] = {name: p.detach() for name, p in model.named_parameters()}
-    buffers = {name: b.detach().clone() for name, b in model.named_buffers()}
-    return copy_with(model, {**shared, **buffers}).eval()
+    own = {
+        name: t.detach() if isinstance(t, nn.Parameter) else t.detach().clone()
+        for name, t in named_tensors(model).items()
+    }
+    return switch_to_eval(copy_with(model, own))
 
 
 # What copy.deepcopy returns as it is; asked here, because a network has tens of thousands of such attributes.
@@ -94,14 +136,12 @@ def _copied(module: nn.Module, memo: dict[int, Any]) -> nn.Module:
         return copy.deepcopy(module, memo)
     new: nn.Module = object.__new__(type(module))
     memo[id(module)] = new
-    held = new.__dict__
+    held = vars(new)
+    held.update(vars(module))
     for name, value in vars(module).items():
-        if type(value) in _ATOMIC:
-            held[name] = value
-        elif name in _HOOKS and not value:
-            held[name] = type(value)()
-        else:
-            held[name] = _copied_value(value, memo)
+        kind = type(value)
+        if kind not in _ATOMIC:
+            held[name] = kind() if name in _HOOKS and not value else _copied_value(value, memo)
     held.pop("_compiled_call_impl", None)  # left out by nn.Module.__getstate__ too
     return new
 
@@ -112,6 +152,9 @@ def _copied_value(value: Any, memo: dict[int, Any]) -> Any:
     kind = type(value)
     if kind is tuple and all(type(x) in _ATOMIC for x in value):
         return value
+    if kind in (set, list) and all(type(x) in _ATOMIC for x in value):
+        same = memo[id(value)] = value.copy()
+        return same
     if kind in (dict, OrderedDict) and all(type(key) in _ATOMIC for key in value):
         made = memo[id(value)] = kind()
         for key, x in value.items():
@@ -138,4 +181,4 @@ def on_meta(model: nn.Module, shapes: Mapping[str, tuple[int, ...]] | None = Non
         name: torch.empty(shapes.get(name, tuple(t.shape)), dtype=t.dtype, device="meta")
         for name, t in named_tensors(model).items()
     }
-    return copy_with(model, empty).eval()
+    return switch_to_eval(copy_with(model, empty))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,9 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from slimilar import ops
+from slimilar.copies import switch_to_eval
 from slimilar.groups import Grouping
 from slimilar.labels import Labels, axes_of, side_by_side
-from slimilar.records import Choices, Freeze, Op, Ref, Trace, Value
+from slimilar.records import Choices, Freeze, Op, Trace, Value
 from slimilar.rewrite import Kept, atoms_kept, operate, operate_on_meta, surgery
 from slimilar.trace import Tracer
 from slimilar.trees import Example
@@ -35,6 +36,23 @@ class Structure:
     trace: Trace
     grouping: Grouping
     choices: Choices
+
+
+class _Held(Value):
+    """A parameter or buffer of the smaller model, whose labels are found when a rule asks for them."""
+
+    def __init__(
+        self, shape: tuple[int, ...], name: str, find: Callable[[str, tuple[int, ...]], Labels]
+    ) -> None:
+        vars(self).update(shape=shape, name=name, dynamic=False, uniform=False, find=find)
+
+    find: Callable[[str, tuple[int, ...]], Labels]
+
+    def __getattr__(self, attribute: str) -> Any:
+        if attribute != "labels" or self.name is None:
+            raise AttributeError(attribute)
+        vars(self)["labels"] = found = self.find(self.name, self.shape)
+        return found
 
 
 class Follower(Tracer):
@@ -106,38 +124,59 @@ class Follower(Tracer):
             raise Mismatch(index, "other operators run")
         return expected
 
-    def _labels_after(self, call: ops.Call, inputs: list[int]) -> list[Labels]:
-        """Spare the rule where nothing can go wrong: the operator does the same to the same tensors, made smaller."""
-        expected = self._expected(call)
-        if ops.is_widthless(call) and self._same_call(call, inputs, expected):
-            found = [[self._shrunk(f) for f in self.original.values[v].labels] for v in expected.outputs]
-            whole = [tuple(f for f in factors if f is not None) for factors in found]
-            if [len(w) for w in whole] == [len(f) for f in found]:
-                return whole
-        return super()._labels_after(call, inputs)
+    def _meet(self, tensor: Tensor) -> int:
+        name = self._names.get(id(tensor))
+        if name is None:
+            return super()._meet(tensor)
+        return self._store(tensor, _Held(tuple(tensor.shape), name, self._label_axes))
 
-    def _same_call(self, call: ops.Call, inputs: list[int], expected: Op) -> bool:
-        values, theirs = self.values, self.original.values
+    def _note(self, call: ops.Call, inputs: list[int], given: list[Any]) -> None:
+        index, expected = len(self.ops), self._expected(call)
+        spared = self._spared(call, inputs, given, expected)
+        labels = ops.apply(self, call) if spared is None else spared
+        if (
+            spared is None
+            and ops.is_pointwise(call.func)
+            and _numbers(call.bound) != _numbers(expected.arguments)
+        ):
+            raise Mismatch(index, "a number in the code follows the width")
+        self._record(call, inputs, given, labels)
+        for mine, theirs in zip(self.ops[-1].outputs, expected.outputs, strict=True):
+            self._twins[mine] = theirs
+            if spared is None and not self._agree(
+                self.values[mine].labels, self.original.values[theirs].labels
+            ):
+                raise Mismatch(index, "channels arrive elsewhere")
+
+    def _spared(
+        self, call: ops.Call, inputs: list[int], given: list[Any], expected: Op
+    ) -> list[Labels] | None:
+        """Spare the rule where nothing can go wrong: the operator does the same to the same tensors, made smaller."""
+        if not self._same_call(call, inputs, given, expected) or not ops.is_widthless(call):
+            return None
+        found = []
+        for v in expected.outputs:
+            factors = [self._shrunk(f) for f in self.original.values[v].labels]
+            whole = tuple(f for f in factors if f is not None)
+            if len(whole) < len(factors):
+                return None
+            found.append(whole)
+        return found
+
+    def _same_call(self, call: ops.Call, inputs: list[int], given: list[Any], expected: Op) -> bool:
+        theirs, twins = self.original.values, self._twins
         return (
-            len(inputs) == len(expected.inputs)
+            call.func is expected.func
+            and len(inputs) == len(expected.inputs)
+            and given == expected.given
+            and tuple(call.kwargs) == expected.keywords
             and all(
-                self._twins.get(i) == j if values[i].name is None else values[i].name == theirs[j].name
-                for i, j in zip(inputs, expected.inputs, strict=True)
+                twins.get(i) == j if value.name is None else value.name == theirs[j].name
+                for i, j, value in zip(inputs, expected.inputs, call.seen, strict=True)
             )
             and call.module not in self.choices.select
             and call.signature not in self.choices.stiff
-            and _plain(call.bound) == _plain(expected.arguments)
         )
-
-    def _record(self, call: ops.Call, inputs: list[int], labels: list[Labels]) -> None:
-        index, expected = len(self.ops), self._expected(call)
-        if torch.Tag.pointwise in call.func.tags and _numbers(call.bound) != _numbers(expected.arguments):
-            raise Mismatch(index, "a number in the code follows the width")
-        super()._record(call, inputs, labels)
-        for mine, theirs in zip(self.ops[-1].outputs, expected.outputs, strict=True):
-            self._twins[mine] = theirs
-            if not self._agree(self.values[mine].labels, self.original.values[theirs].labels):
-                raise Mismatch(index, "channels arrive elsewhere")
 
     def _settle(self, labels: Labels) -> Labels:
         """Let a part of a split that has shrunk to one channel keep its label, for where it is put beside others."""
@@ -174,16 +213,6 @@ class Follower(Tracer):
         return torch.from_numpy(atoms[block]) if keep[block].all() else None
 
 
-def _plain(arguments: Mapping[str, Any]) -> list[Any]:
-    """Return the arguments of an operator that are not tensors."""
-    return [
-        a
-        for a in arguments.values()
-        if not isinstance(a, Tensor | Ref)
-        and not (isinstance(a, list | tuple) and a and isinstance(a[0], Tensor | Ref))
-    ]
-
-
 def _numbers(arguments: Mapping[str, Any]) -> list[float]:
     """Return the numbers among an operator's arguments."""
     return [a for a in arguments.values() if isinstance(a, int | float) and not isinstance(a, bool)]
@@ -193,9 +222,9 @@ def follow(model: nn.Module, example: Example, structure: Structure, kept: Kept)
     """Check that a model, made smaller, sends its channels where the original does; raise `Mismatch` if not."""
     build = operate_on_meta if structure.trace.meta else operate
     small = build(model, surgery(structure.trace, structure.grouping, kept))
-    follower = Follower(small.eval(), structure, kept)
+    follower = Follower(switch_to_eval(small), structure, kept)
     try:
-        follower.run(example)
+        follower.forward(example)
     except Mismatch:
         raise
     except Exception as error:

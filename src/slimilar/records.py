@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
 
 from slimilar.labels import Atoms, Labels, numbered, roots
+from slimilar.trees import HERE
 
 Signature = tuple[str, str, int]  # operator, place in the code (alike in repeated blocks), turn at that place
 
@@ -32,9 +33,37 @@ class Op:
     name: str
     module: str
     signature: Signature
-    arguments: Mapping[str, Any]  # tensors stand here as the indices of their values, wrapped in `Ref`
+    func: Any
+    given: list[Any]  # positional arguments, then those of the names in `keywords`; `HERE` for each tensor
+    keywords: tuple[str, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+
+    @cached_property
+    def arguments(self) -> Mapping[str, Any]:
+        """The arguments by name, defaults included; tensors are the indices of their values, wrapped in `Ref`."""
+        inputs = iter(self.inputs)
+
+        def put(x: Any) -> Any:
+            if type(x) in (list, tuple):
+                return [put(y) for y in x]
+            return Ref(next(inputs)) if x is HERE else x
+
+        found = [put(x) for x in self.given]
+        count = len(found) - len(self.keywords)
+        return by_name(self.func, found[:count], dict(zip(self.keywords, found[count:], strict=True)))
+
+
+@cache
+def _parameters(func: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
+    arguments = func._schema.arguments
+    return tuple(a.name for a in arguments), {a.name: a.default_value for a in arguments}
+
+
+def by_name(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of an ATen operator by name, defaults included."""
+    names, defaults = _parameters(func)
+    return {**defaults, **dict(zip(names, args, strict=False)), **kwargs}
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from slimilar.copies import named_modules, switch_to_eval
 from slimilar.groups import Grouping
 from slimilar.select import select_from
 from slimilar.trace import (
@@ -120,12 +122,12 @@ def mend(small: nn.Module, surgery: Surgery) -> None:
         select_from(norm, torch.from_numpy(index).to(held.device))
     for name in surgery.biases:
         add_bias(small.get_submodule(name))
-    modes = [(part, part.training) for part in small.modules()]
-    small.eval()  # looking at a weight under spectral_norm changes it in training
+    modes = [(part, part.training) for part in named_modules(small).values()]
+    switch_to_eval(small)  # looking at a weight under spectral_norm changes it in training
     for part, _ in modes:
         describe(part)
     for part, training in modes:
-        part.training = training
+        vars(part)["training"] = training
 
 
 def add_bias(module: Any) -> None:
@@ -146,10 +148,15 @@ def _set_number(module: nn.Module, attribute: str, item: int | None, value: int)
 
 def describe(module: nn.Module) -> None:
     """Set the attributes in which a standard module states its own size."""
-    for kinds, function in _DESCRIBE:
-        if isinstance(module, kinds):
-            for name, value in function(module).items():
+    for function in _descriptions(type(module)):
+        for name, value in function(module).items():
+            if getattr(module, name, None) != value:
                 setattr(module, name, value)
+
+
+@cache
+def _descriptions(kind: type) -> list[Callable[[Any], dict[str, Any]]]:
+    return [function for kinds, function in _DESCRIBE if issubclass(kind, kinds)]
 
 
 def _conv(m: Any) -> dict[str, Any]:

@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from scipy.cluster import hierarchy
-from scipy.spatial.distance import is_valid_y, pdist, squareform
+from scipy.spatial.distance import is_valid_y, squareform
 from torch import Tensor
 
 from slimilar.errors import InvalidInput
@@ -42,6 +42,7 @@ NOBODY = -1
 _SPREAD = 1e-6
 # Rounding left in a float64 Gram matrix of many samples, and in a float64 mean, relative to their size.
 _GRAM_NOISE, _MEAN_NOISE = 1e-13, 1e-14
+_BLOCK = 1 << 15  # distances that are computed at once: as many as stay in the processor's own memory
 
 
 # --- distances -------------------------------------------------------------------------------------
@@ -87,10 +88,20 @@ def channel_pairs(beta: Tensor, gamma: Tensor) -> Floats:
 def pair_distances(means: Floats, variance: Floats) -> Floats:
     """Return the same from means of shape (channels, batch norms) and each channel's sum of variances."""
     n = len(variance)
-    distance: Floats = pdist(means, "sqeuclidean")
-    distance += np.repeat(variance[:-1], np.arange(n - 1, 0, -1))
-    distance += np.concatenate([variance[:0], *(variance[i:] for i in range(1, n))])
-    return distance
+    found, at = np.empty(n * (n - 1) // 2), 0
+    step = max(1, _BLOCK // max(1, n))
+    for start in range(0, n - 1, step):
+        block = np.zeros((min(step, n - 1 - start), n - 1 - start))
+        for mean in means.T:
+            gap = mean[start : start + len(block), None] - mean[start + 1 :]
+            block += np.square(gap, out=gap)
+        block += variance[start : start + len(block), None]
+        block += variance[start + 1 :]
+        for i, row in enumerate(block):
+            end = at + len(row) - i
+            found[at:end] = row[i:]
+            at = end
+    return found
 
 
 def activation_distance(batches: Tensor | Iterable[Tensor]) -> Tensor:
@@ -321,11 +332,12 @@ def removal_order(tree: Floats, gamma: Tensor | Floats) -> RemovalOrder:
     >>> order.removed.tolist(), order.stand_in.tolist(), order.heights.tolist()
     ([0, 2], [1, 1], [1.0, 3.0])
     """
-    return order_of(tree, _sizes(gamma, len(tree) + 1))
+    removed, stand_in = merged(tree, _sizes(gamma, len(tree) + 1))
+    return RemovalOrder(removed, np.maximum.accumulate(tree[:, 2]), stand_in)
 
 
-def order_of(merges: Floats, size: list[float]) -> RemovalOrder:
-    """Return the same for the first merges of a tree alone, given |gamma| of all channels."""
+def merged(merges: Floats, size: list[float]) -> tuple[Ints, Ints]:
+    """Return who leaves and who stays at each of a tree's first merges, given |gamma| of all channels."""
     representative = list(range(len(size)))
     removed, stand_in = [], []
     for left, right in merges[:, :2].astype(np.int64).tolist():
@@ -335,7 +347,7 @@ def order_of(merges: Floats, size: list[float]) -> RemovalOrder:
         representative.append(kept)
         removed.append(gone)
         stand_in.append(kept)
-    return RemovalOrder(np.array(removed), np.maximum.accumulate(merges[:, 2]), np.array(stand_in))
+    return np.array(removed, np.int64), np.array(stand_in, np.int64)
 
 
 def _sizes(gamma: Tensor | Floats, n: int) -> list[float]:

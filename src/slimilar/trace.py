@@ -9,10 +9,9 @@ trace is run again on real tensors.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
-from functools import cache
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import cache, partial
 from itertools import pairwise
 from typing import Any
 
@@ -22,7 +21,16 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from slimilar import ops, unseen
-from slimilar.copies import check_model, copy_with, named_tensors, on_meta, shadow, unwrap
+from slimilar.copies import (
+    check_model,
+    copy_with,
+    named_modules,
+    named_parameters,
+    named_tensors,
+    on_meta,
+    shadow,
+    unwrap,
+)
 from slimilar.errors import InvalidInput, TraceError
 from slimilar.labels import CONSTANT, NONE, Atoms, Labels, Ties, atoms_in, side_by_side
 from slimilar.memory import equal, memory, same_channels
@@ -42,7 +50,7 @@ from slimilar.records import (
     Write,
 )
 from slimilar.shapes import shortcut
-from slimilar.trees import Example, arguments, map_operands, map_tensors, operands, tensors_in
+from slimilar.trees import Example, arguments, dissect, map_tensors, tensors_in
 
 
 @cache
@@ -64,7 +72,7 @@ class Tracer(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.choices, self.meta = choices, meta
         self.model = model
-        self.modules = dict(model.named_modules())
+        self.modules = named_modules(model)
         self.values: list[Value] = []
         self.ops: list[Op] = []
         self.axes: list[Axis] = []
@@ -80,11 +88,12 @@ class Tracer(TorchDispatchMode):
         self._names = {id(t): name for name, t in named_tensors(model).items()}
         self._known: dict[int, tuple[Tensor, int]] = {}  # id -> the tensor, kept alive, and its value
         self._sharing: dict[int, list[Tensor]] = {}  # memory -> the tensors that lie in it
+        self._unsorted: list[Tensor] = []  # tensors whose memory has not been asked for
+        self._any_uniform = False
         self._on_cpu: dict[int, tuple[Tensor, Tensor]] = {}
-        self._places = {path: _place(path, self.modules) for path in self.modules}
+        self._places: dict[str, str] = {}
         self._stack: list[str] = [""]
-        self._turns: list[Counter[str]] = [Counter()]
-        self._hooks: list[Any] = []
+        self._turns: list[dict[str, int]] = [{}]
 
     # --- what the rules use ---------------------------------------------------------------------------------
 
@@ -94,12 +103,15 @@ class Tracer(TorchDispatchMode):
 
     def labels(self, tensor: Tensor | None) -> Labels:
         """Return the labels of a tensor."""
-        return NONE if tensor is None else self.value(tensor).labels
+        if tensor is None:
+            return NONE
+        known = self._known.get(id(tensor))
+        return self.values[self.index(tensor) if known is None else known[1]].labels
 
     def tie(self, a: Tensor, b: Tensor, sums: bool = False) -> None:
         """Tie labels position by position; what meets a constant has to stay."""
         x, y = side_by_side(a, b)
-        if x.min(initial=0) == CONSTANT or y.min(initial=0) == CONSTANT:
+        if len(x) and min(np.minimum.reduce(x), np.minimum.reduce(y)) == CONSTANT:
             fixed = (x == CONSTANT) != (y == CONSTANT)
             self.freeze((torch.from_numpy(np.maximum(x, y)[fixed]),), "meets constant padding")
         (self.sums if sums else self.ties).add(x, y)
@@ -122,7 +134,7 @@ class Tracer(TorchDispatchMode):
 
     def freeze(self, labels: Labels, reason: str) -> None:
         """Keep these channels, for a reason in words."""
-        atoms = atoms_in(labels)
+        atoms = atoms_in(labels) if labels else ()
         if len(atoms):
             self.freezes.append(Freeze(atoms, reason, len(self.ops)))
 
@@ -155,8 +167,11 @@ class Tracer(TorchDispatchMode):
 
     def index(self, tensor: Tensor) -> int:
         """Return the number of the value that a tensor is."""
-        if id(tensor) in self._known:
-            return self._known[id(tensor)][1]
+        known = self._known.get(id(tensor))
+        return self._meet(tensor) if known is None else known[1]
+
+    def _meet(self, tensor: Tensor) -> int:
+        """Enter a tensor that no operator has made: a parameter, a buffer, or a constant."""
         name = self._names.get(id(tensor))
         labels = self._label_axes(name, tuple(tensor.shape)) if name is not None else NONE
         return self._store(tensor, Value(tuple(tensor.shape), labels, name, False, False))
@@ -173,78 +188,99 @@ class Tracer(TorchDispatchMode):
 
     def run(self, example: Example) -> Trace:
         """Call the model on its example input and return what was seen."""
+        outputs = self.forward(example)
+        self.freeze(tuple(f for i in outputs for f in self.values[i].labels), "model output")
+        self._keep_rigid()
+        return self._trace(outputs)
+
+    def forward(self, example: Example) -> tuple[int, ...]:
+        """Call the model on its example input; return the values that come out."""
         args, kwargs = arguments(example)
         if self.meta:
             args, kwargs = map_tensors(lambda t: torch.empty_like(t, device="meta"), (args, kwargs))
         for tensor in tensors_in((args, kwargs)):
             self._store(tensor, Value(tuple(tensor.shape), NONE, None, True, False))
-        self._watch_modules()
-        try:
-            with torch.no_grad(), self:
-                result = self.model(*args, **kwargs)
-        finally:
-            for hook in self._hooks:
-                hook.remove()
-        outputs = tuple(self.index(t) for t in tensors_in(result))
-        self.freeze(tuple(f for i in outputs for f in self.values[i].labels), "model output")
-        self._keep_rigid()
-        return self._trace(outputs)
+        with self._watched(), torch.no_grad(), self:
+            result = self.model(*args, **kwargs)
+        return tuple(self.index(t) for t in tensors_in(result))
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
-        ins = operands((*args, *kwargs.values()))
+        ins, given = dissect((*args, *kwargs.values()) if kwargs else args)
         if self.meta and not all(t.is_meta for t in ins):
             args, kwargs = map_tensors(self._to_meta, (args, kwargs))
-            ins = operands((*args, *kwargs.values()))
+            ins = [self._to_meta(t) for t in ins]
         name = name_of(func)
-        turn = self._turns[-1][name]
-        self._turns[-1][name] += 1
+        turns = self._turns[-1]
+        turns[name] = turn = turns.get(name, -1) + 1
         module = self._stack[-1]
-        signature = (name, self._places[module], turn)
+        place = self._places.get(module)
+        if place is None:
+            self._places[module] = place = _place(module, self.modules)
+        signature = (name, place, turn)
         before = [self.index(t) for t in ins]
+        seen = [self.values[i] for i in before]
         quick = shortcut(name, args, kwargs) if self.meta else None
         result = quick(*args) if quick else func(*args, **kwargs)
-        call = ops.Call(func, name, args, kwargs, result, module, signature)
-        self._record(call, before, self._labels_after(call, before))
+        call = ops.Call(func, name, args, kwargs, result, module, signature, ins, seen)
+        self._note(call, before, given)
         if signature in self.choices.mend:
             for found in ops.held_integers(self, call):
                 self.hold(Integer(*found))
         return result
 
-    def _labels_after(self, call: ops.Call, inputs: list[int]) -> list[Labels]:
-        """Return the labels of every output of a call."""
-        return ops.apply(self, call)
+    def _note(self, call: ops.Call, inputs: list[int], given: list[Any]) -> None:
+        """Find the labels of every output of a call, and record it."""
+        self._record(call, inputs, given, ops.apply(self, call))
 
-    def _record(self, call: ops.Call, inputs: list[int], labels: list[Labels]) -> None:
-        seen = [self.values[i] for i in inputs]
+    def _record(self, call: ops.Call, inputs: list[int], given: list[Any], labels: list[Labels]) -> None:
+        seen = call.seen
         dynamic = any(v.dynamic for v in seen)
-        uniform = ops.is_uniform(call, seen)
-        refs = map_operands(lambda t: Ref(self.index(t)), call.bound)
+        uniform = ops.is_uniform(call)
+        self._any_uniform = self._any_uniform or uniform
         if call.overwrites and seen:
             self._overwrite(call, seen[0].labels, labels[0])
         outputs = tuple(
             self._store(out, Value(tuple(out.shape), self._settle(found), None, dynamic, uniform))
             for out, found in zip(call.outs, labels, strict=True)
         )
-        self.ops.append(Op(call.name, call.module, call.signature, refs, tuple(inputs), outputs))
+        self.ops.append(
+            Op(
+                call.name,
+                call.module,
+                call.signature,
+                call.func,
+                given,
+                tuple(call.kwargs),
+                tuple(inputs),
+                outputs,
+            )
+        )
 
     def _overwrite(self, call: ops.Call, old: Labels, new: Labels) -> None:
         """See to the tensors that share memory with one that is written to."""
         target = call.outs[0]
-        others = [x for x in self._sharing.get(memory(target), []) if x is not target]
+        if old is new and not self._any_uniform:
+            return
+        others = [x for x in self._in_memory_of(target) if x is not target]
         for x in others:
             if self.value(x).uniform:
-                self.values[self.index(x)] = replace(self.value(x), uniform=False)
+                self._alter(x, self.value(x).labels)
         if not others or equal(old, new):
             return
         fresh = not old and not any(self.value(x).labels for x in others)
         if fresh and all(same_channels(target, x, new) for x in others):
             for x in others:
-                self.values[self.index(x)] = replace(self.value(x), labels=new)
+                self._alter(x, new)
         elif not all(equal(self.value(x).labels, new) and same_channels(target, x, new) for x in others):
             self.freeze(old + new, f"operator {call.name} writes into a part of a tensor")
+
+    def _alter(self, tensor: Tensor, labels: Labels) -> None:
+        """Give a tensor that was written to other labels; it is no one number any more."""
+        old = self.value(tensor)
+        self.values[self.index(tensor)] = Value(old.shape, labels, old.name, old.dynamic, False)
 
     def _settle(self, labels: Labels) -> Labels:
         """Drop factors that do not vary: a tensor that is one channel throughout cannot lose it."""
@@ -257,9 +293,16 @@ class Tracer(TorchDispatchMode):
         number = len(self.values)
         self.values.append(value)
         if id(tensor) not in self._known:
-            self._sharing.setdefault(memory(tensor), []).append(tensor)
+            self._unsorted.append(tensor)
         self._known[id(tensor)] = (tensor, number)
         return number
+
+    def _in_memory_of(self, target: Tensor) -> list[Tensor]:
+        """Return the tensors seen so far that lie in the memory of one; they are sorted when this is asked."""
+        for tensor in self._unsorted:
+            self._sharing.setdefault(memory(tensor), []).append(tensor)
+        self._unsorted.clear()
+        return self._sharing.get(memory(target), [])
 
     def _to_meta(self, tensor: Tensor) -> Tensor:
         """Move constants that the code makes on the CPU to where the trace runs; their numbers are remembered."""
@@ -285,26 +328,55 @@ class Tracer(TorchDispatchMode):
                 self.atom_count += size
         return tuple(labels)
 
-    def _watch_modules(self) -> None:
-        """Keep the path of the module that is running."""
+    @contextmanager
+    def _watched(self) -> Iterator[None]:
+        """Keep the path of the module that is running.
 
-        def enter(path: str) -> Callable[..., None]:
-            def hook(*_: Any) -> None:
-                self._stack.append(path)
-                self._turns.append(Counter())
-
-            return hook
-
-        def leave(module: nn.Module, args: Any, result: Any) -> None:
-            path = self._stack.pop()
-            self._turns.pop()
-            if ops.is_frozen_norm(module) and isinstance(result, Tensor):
-                ops.note_frozen_norm(self, path, module, result)
-
+        Modules with hooks, whose operators are theirs too, are watched by hooks; others by their forward, because
+        torch takes much longer to call a module that has any hook.
+        """
+        hooks: list[Any] = []
+        forwards: list[dict[str, Any]] = []
         for path, module in self.modules.items():
-            if path:
-                self._hooks.append(module.register_forward_pre_hook(enter(path), prepend=True))
-                self._hooks.append(module.register_forward_hook(leave, always_call=True))
+            if path and (module._forward_pre_hooks or module._forward_hooks or "forward" in vars(module)):
+                hooks.append(module.register_forward_pre_hook(partial(self._enter, path), prepend=True))
+                hooks.append(module.register_forward_hook(self._leave, always_call=True))
+            elif path:
+                vars(module)["forward"] = self._watching(path, module)
+                forwards.append(vars(module))
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+            for held in forwards:
+                held.pop("forward", None)
+
+    def _watching(self, path: str, module: nn.Module) -> Callable[..., Any]:
+        """Return the forward of a module, with a note that it runs."""
+        forward = module.forward
+
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            self._enter(path)
+            result = None
+            try:
+                result = forward(*args, **kwargs)
+            finally:
+                self._leave(module, args, result)
+            return result
+
+        watched.__wrapped__ = forward  # type: ignore[attr-defined]  # for code that asks what forward takes
+        return watched
+
+    def _enter(self, path: str, *_: Any) -> None:
+        self._stack.append(path)
+        self._turns.append({})
+
+    def _leave(self, module: nn.Module, args: Any, result: Any) -> None:
+        path = self._stack.pop()
+        self._turns.pop()
+        if ops.is_frozen_norm(module) and isinstance(result, Tensor):
+            ops.note_frozen_norm(self, path, module, result)
 
     def _keep_rigid(self) -> None:
         for write in self.writes:
@@ -312,7 +384,7 @@ class Tracer(TorchDispatchMode):
                 self.freeze((torch.from_numpy(write.atoms),), "the code works at this width only")
 
     def _trace(self, outputs: tuple[int, ...]) -> Trace:
-        parameters = {name: tuple(p.shape) for name, p in self.model.named_parameters()}
+        parameters = {name: tuple(p.shape) for name, p in named_parameters(self.model).items()}
         return Trace(
             tuple(self.values), tuple(self.ops), tuple(self.axes), self.atom_count, self.ties.pairs(),
             self.sums.pairs(), tuple(self.writes), tuple(self.reads), tuple(self.norms), tuple(self.integers),

@@ -68,13 +68,23 @@ def operands(arguments: Iterable[Any]) -> list[Tensor]:
     return found
 
 
-def map_operands(function: Callable[[Tensor], Any], arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Apply a function to the tensors among the named arguments of an ATen operator."""
-    return {
-        name: function(x)
-        if isinstance(x, Tensor)
-        else [function(y) if isinstance(y, Tensor) else y for y in x]
-        if type(x) in (list, tuple)
-        else x
-        for name, x in arguments.items()
-    }
+HERE = "<tensor>"  # stands for a tensor among the arguments of an operator
+
+
+def dissect(arguments: Iterable[Any]) -> tuple[list[Tensor], list[Any]]:
+    """Return the tensors among the arguments of an ATen operator, and the arguments with `HERE` in their place."""
+    tensors: list[Tensor] = []
+    rest: list[Any] = []
+    for x in arguments:
+        if isinstance(x, Tensor):
+            tensors.append(x)
+            rest.append(HERE)
+        elif type(x) is list and not (x and type(x[0]) is int):
+            tensors += [y for y in x if isinstance(y, Tensor)]
+            rest.append([HERE if isinstance(y, Tensor) else y for y in x])
+        elif type(x) is tuple:
+            tensors += [y for y in x if isinstance(y, Tensor)]
+            rest.append(tuple(HERE if isinstance(y, Tensor) else y for y in x))
+        else:
+            rest.append(x)
+    return tensors, rest

@@ -15,6 +15,9 @@ from slimilar.criteria.base import Facts, Weights, free_units
 from slimilar.groups import BatchNorm, ChannelGroup
 from slimilar.similarity import Floats, Linkage, RemovalOrder
 
+_Key = tuple[int, str | None, str | None]
+_Moments = tuple[Floats, Floats]  # beta and gamma of a batch norm
+
 
 @dataclass(frozen=True)
 class Similarity:
@@ -30,36 +33,39 @@ class Similarity:
 
     def orders(self, groups: Sequence[ChannelGroup], weights: Weights) -> list[RemovalOrder | str]:
         """Return the removal order of every group."""
-        return [self._order(group, weights) for group in groups]
+        known: dict[_Key, _Moments] = {}
+        return [self._order(group, weights, known) for group in groups]
 
-    def _order(self, group: ChannelGroup, weights: Weights) -> RemovalOrder | str:
-        layer = layer_of(group, weights, self.linkage)
-        if layer is None:
+    def _order(
+        self, group: ChannelGroup, weights: Weights, known: dict[_Key, _Moments]
+    ) -> RemovalOrder | str:
+        if not group.batch_norms:
             return "no batch norm: there is no similarity to measure"
-        order = LateOrder(layer)
+        order = LateOrder(layer_of(group, weights, self.linkage, known))
         if order.is_uninformative:
             return "untrained batch norm: all channels are equally far apart"
         return order
 
 
-def layer_of(group: ChannelGroup, weights: Weights, linkage: Linkage) -> Layer | None:
-    """Return the moments of every free unit, over the batch norms that normalise the group."""
+def layer_of(group: ChannelGroup, weights: Weights, linkage: Linkage, known: dict[_Key, _Moments]) -> Layer:
+    """Return the moments of every free unit, over the batch norms that normalise the group.
+
+    `known` keeps those of every batch norm, because many groups may share one.
+    """
     units = free_units(group)
-    found = [
-        (beta[place], gamma[place])
-        for norm in group.batch_norms
-        for beta, gamma in [_arrays(norm, weights)]
-        for place in norm.positions[units].T
-    ]
-    if not found:
-        return None
-    means, spreads = np.stack([b for b, _ in found], axis=1), np.stack([g for _, g in found])
-    return Layer(units, means, np.square(spreads).sum(0), spread(group, weights)[units].numpy(), linkage)
-
-
-def _arrays(norm: BatchNorm, weights: Weights) -> tuple[Floats, Floats]:
-    beta, gamma = moments_of(norm, weights)
-    return beta.double().numpy(), gamma.double().numpy()
+    means, spreads, size = [], [], np.zeros(len(units))
+    for norm in group.batch_norms:
+        key = norm.op, norm.weight, norm.bias
+        if key not in known:
+            beta, gamma = moments_of(norm, weights)
+            known[key] = beta.double().numpy(), gamma.double().numpy()
+        place = norm.positions[units].T
+        beta_of, gamma_of = (moment[place] for moment in known[key])
+        means.append(beta_of)
+        spreads.append(gamma_of)
+        size += np.abs(gamma_of).sum(0)
+    every = np.concatenate(spreads)
+    return Layer(units, np.concatenate(means).T, np.square(every).sum(0), size, linkage)
 
 
 def spread(group: ChannelGroup, weights: Weights) -> Tensor:

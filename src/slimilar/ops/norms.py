@@ -48,7 +48,9 @@ _HELD = ("weight", "bias", "running_mean", "running_var")
 def is_frozen_norm(module: nn.Module) -> bool:
     """Tell whether a module is a batch norm that was made a fixed scale and shift, as detectors do: buffers only."""
     held = module._buffers
-    return all(n in held for n in _HELD) and not module._parameters and not module._modules
+    return (
+        "weight" in held and all(n in held for n in _HELD) and not module._parameters and not module._modules
+    )
 
 
 def note_frozen_norm(t: Tracer, path: str, module: nn.Module, result: Tensor) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from functools import cache
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -14,19 +14,24 @@ from slimilar.ops.joining import cat
 from slimilar.ops.moving import move, same, view
 from slimilar.ops.norms import batch_norm
 from slimilar.ops.table import RULES, Call
-from slimilar.records import Value
 
 if TYPE_CHECKING:
     from slimilar.trace import Tracer
 
 
+@cache
+def is_pointwise(func: Any) -> bool:
+    """Tell whether an operator combines its tensors position by position."""
+    return torch.Tag.pointwise in func.tags
+
+
 def apply(t: Tracer, call: Call) -> list[Labels]:
     """Return the labels of every output of a call."""
     outs = call.outs
-    if not any(t.labels(x) for x in call.ins):
+    if not any(value.labels for value in call.seen):
         return [NONE] * len(outs)
     function = RULES.get(call.name)
-    if function is None and torch.Tag.pointwise in call.func.tags:
+    if function is None and is_pointwise(call.func):
         function = elementwise
     if function is None or call.signature in t.choices.stiff:
         sizes = " works at fixed sizes" if function else ""
@@ -42,9 +47,7 @@ def is_widthless(call: Call) -> bool:
     if call.name == "aten.convolution":
         return call["groups"] == 1 and not call["transposed"]
     function = RULES.get(call.name, elementwise)
-    return function in (batch_norm, cat) or (
-        function is elementwise and torch.Tag.pointwise in call.func.tags
-    )
+    return function in (batch_norm, cat) or (function is elementwise and is_pointwise(call.func))
 
 
 _UNIFORM = {
@@ -54,9 +57,10 @@ _UNIFORM = {
 }  # fmt: skip
 
 
-def is_uniform(call: Call, inputs: Sequence[Value]) -> bool:
+def is_uniform(call: Call) -> bool:
     """Tell whether every element of the output is one number."""
     if call.name in _UNIFORM:
         return True
-    moves = RULES.get(call.name) in (move, view, same) or torch.Tag.pointwise in call.func.tags
-    return moves and bool(inputs) and all(v.uniform or math.prod(v.shape) == 1 for v in inputs)
+    if not call.seen or not all(v.uniform or math.prod(v.shape) == 1 for v in call.seen):
+        return False
+    return RULES.get(call.name) in (move, view, same) or is_pointwise(call.func)

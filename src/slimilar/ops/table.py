@@ -4,23 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from slimilar.labels import Labels, axes_of
-from slimilar.records import Signature
+from slimilar.records import Signature, Value, by_name
 from slimilar.trees import operands
 
 if TYPE_CHECKING:
     from slimilar.trace import Tracer
-
-
-@cache
-def _parameters(func: Any) -> tuple[tuple[str, ...], dict[str, Any]]:
-    arguments = func._schema.arguments
-    return tuple(a.name for a in arguments), {a.name: a.default_value for a in arguments}
 
 
 @dataclass(eq=False)
@@ -34,12 +27,17 @@ class Call:
     result: Any
     module: str
     signature: Signature
+    ins: list[Tensor]  # the tensors that went in
+    seen: list[Value]  # what was known about them
+    _bound: dict[str, Any] | None = None
+    _outs: list[Tensor] | None = None
 
-    @cached_property
+    @property
     def bound(self) -> dict[str, Any]:
         """The arguments by name, defaults included."""
-        names, defaults = _parameters(self.func)
-        return {**defaults, **dict(zip(names, self.args, strict=False)), **self.kwargs}
+        if self._bound is None:
+            self._bound = by_name(self.func, self.args, self.kwargs)
+        return self._bound
 
     def __getitem__(self, name: str) -> Any:
         return self.bound[name]
@@ -48,15 +46,12 @@ class Call:
         """Return an argument, or a default where this form of the operator has none of that name."""
         return self.bound.get(name, default)
 
-    @cached_property
+    @property
     def outs(self) -> list[Tensor]:
         """The tensors that came out."""
-        return operands(self.result if type(self.result) in (tuple, list) else (self.result,))
-
-    @cached_property
-    def ins(self) -> list[Tensor]:
-        """The tensors that went in."""
-        return operands((*self.args, *self.kwargs.values()))
+        if self._outs is None:
+            self._outs = operands(self.result if type(self.result) in (tuple, list) else (self.result,))
+        return self._outs
 
     @property
     def overwrites(self) -> bool:
