@@ -22,7 +22,6 @@ from slimilar.similarity import (
     linkage_tree,
     merged,
     pair_distances,
-    rescale,
 )
 
 # Sums of float64 in another order differ by less; heights as close to a threshold as this are left to the whole tree.
@@ -76,7 +75,7 @@ class Layer:
     def _least(self) -> Floats:
         """Return for every channel how close another one can be at least."""
         first, second = np.partition(self.variance, 1)[:2]
-        least = self.variance + first
+        least: Floats = self.variance + first
         least[self.variance.argmin()] = first + second
         return least
 
@@ -101,7 +100,7 @@ class Layer:
 
     def _tree(self, close: Ints | slice, low: float, high: float) -> Floats:
         return linkage_tree(
-            rescale(pair_distances(self.means[close], self.variance[close]), low, high), self.linkage
+            pair_distances(self.means[close], self.variance[close], (low, high)), self.linkage
         )
 
     def _order(self, close: Ints, tree: Floats) -> RemovalOrder:

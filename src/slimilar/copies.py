@@ -30,7 +30,7 @@ def check_model(model: object) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise InvalidInput(f"model must be a torch.nn.Module, got {type(model).__name__}")
     model = unwrap(model)
-    if any(isinstance(m, torch.jit.ScriptModule) for m in model.modules()):
+    if any(isinstance(m, torch.jit.ScriptModule) for m in named_modules(model).values()):
         raise InvalidInput(
             "model must be ordinary Python modules, got TorchScript, which is frozen: "
             "pass the module that was given to torch.jit.script or torch.jit.trace"
@@ -123,8 +123,7 @@ _ATOMIC = frozenset(
 )
 
 
-# The dozen of tables that every module has and almost none uses.
-_HOOKS = frozenset(name for name, value in vars(nn.Module()).items() if isinstance(value, dict))
+_PLAIN = frozenset({dict, OrderedDict, set, list})  # every module has a dozen of them that are empty
 
 
 def _copied(module: nn.Module, memo: dict[int, Any]) -> nn.Module:
@@ -140,8 +139,12 @@ def _copied(module: nn.Module, memo: dict[int, Any]) -> nn.Module:
     held.update(vars(module))
     for name, value in vars(module).items():
         kind = type(value)
-        if kind not in _ATOMIC:
-            held[name] = kind() if name in _HOOKS and not value else _copied_value(value, memo)
+        if kind in _ATOMIC:
+            continue
+        if kind in _PLAIN and not value:
+            held[name] = kind()
+        else:
+            held[name] = _copied_value(value, memo)
     held.pop("_compiled_call_impl", None)  # left out by nn.Module.__getstate__ too
     return new
 

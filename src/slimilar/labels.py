@@ -57,7 +57,9 @@ def align(factor: Tensor, ndim: int) -> Tensor:
 def atoms_in(factors: Iterable[Tensor]) -> Atoms:
     """Return the distinct atoms that occur in some factors."""
     found = [f.reshape(-1).numpy() for f in factors]
-    flat = np.unique(np.concatenate(found)) if found else np.empty(0, np.int64)
+    if not found:
+        return np.empty(0, np.int64)
+    flat = np.unique(np.concatenate(found))
     return flat[flat >= 0]
 
 

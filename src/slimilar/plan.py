@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from numbers import Real
-from typing import Any, overload
+from typing import Any, SupportsIndex, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -103,7 +103,7 @@ class Plan:
 
     groups: tuple[ChannelGroup, ...]
     frozen: tuple[Frozen, ...]
-    orders: Sequence[RemovalOrder]  # one for each group
+    orders: tuple[RemovalOrder, ...] | Orders  # one for each group
     structure: Structure
     costs: CostModel
     min_channels: int
@@ -255,7 +255,7 @@ class Plan:
             kept[group.name] = tuple(np.flatnonzero(mask[start : start + group.width]).tolist())
         widths = {name: len(units) for name, units in kept.items()}
         found = _Clusters(
-            {g.name: (*how, g.width) for g, *how in zip(self.groups, orders, steps, strict=True)}
+            {g.name: (order, n, g.width) for g, order, n in zip(self.groups, orders, steps, strict=True)}
         )
         return Cut(threshold, kept, found, widths, self.costs.at(mask), self.before, mask)
 
@@ -314,10 +314,10 @@ class Orders(Sequence[RemovalOrder]):
         return untied(self._given)
 
     @overload
-    def __getitem__(self, index: int) -> RemovalOrder: ...
+    def __getitem__(self, index: SupportsIndex) -> RemovalOrder: ...
     @overload
     def __getitem__(self, index: slice) -> tuple[RemovalOrder, ...]: ...
-    def __getitem__(self, index: int | slice) -> RemovalOrder | tuple[RemovalOrder, ...]:
+    def __getitem__(self, index: SupportsIndex | slice) -> RemovalOrder | tuple[RemovalOrder, ...]:
         return self._untied[index]
 
     def __len__(self) -> int:

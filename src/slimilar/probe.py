@@ -8,16 +8,14 @@ assumption behind it is given up for the next weaker one, down to freezing the c
 
 from __future__ import annotations
 
-import gc
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 
 import numpy as np
 from torch import nn
 
 from slimilar import ops
+from slimilar.collector import resting
 from slimilar.follow import Follower, Mismatch, Structure, follow
 from slimilar.groups import FIXED, Residual, find_groups
 from slimilar.labels import Atoms, atoms_in
@@ -34,20 +32,8 @@ def analyse(
     model: nn.Module, example: Example, residual: Residual = "inner", choices: Choices | None = None
 ) -> Structure:
     """Trace a model, group its channels, and probe until the groups hold at other widths."""
-    with _no_collection():
+    with resting():
         return _analyse(model, example, residual, choices or Choices())
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Let the garbage collector rest: a trace makes many small objects that all stay, and it would look at each."""
-    resting = not gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if not resting:
-            gc.enable()
 
 
 def _analyse(model: nn.Module, example: Example, residual: Residual, choices: Choices) -> Structure:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,6 +24,8 @@ from slimilar.amends import (
     wants_synthesis,
 )
 from slimilar.calibration import gather, labelled_batches
+from slimilar.collector import resting
+from slimilar.copies import named_modules
 from slimilar.cost import CostModel, cost_model, count, human
 from slimilar.criteria import Criterion, Sight, Weights, facts, make
 from slimilar.criteria.base import check_needs, check_training, phases_of
@@ -174,30 +177,24 @@ def prune(
     elif calibration is not None:  # once: a generator has no second pass, a shuffled loader another one
         calibration, beside = gather(calibration, PICTURES)
         labels = beside if labels is None else labels
-    plan = analyze(
-        model, example, criterion=criterion, calibration=calibration, labels=labels, linkage=linkage, residual=residual,
-        exclude=exclude, min_channels=min_channels, seed=seed, progress=progress,
-    )  # fmt: skip
-    if not plan.groups:
-        raise nothing(plan.frozen)
-    how = settle(substitute, model, example, plan)
-    if how != "none":
-        flops, params = leave_room(model, example, plan, flops, params)
-    cut = plan.at(
-        threshold, flops=flops, macs=macs, params=params, ratio=ratio, quantile=quantile, round_to=round_to,
-        thresholds=thresholds,
-    )  # fmt: skip
-    result = apply(
-        model,
-        example,
-        plan,
-        cut,
-        substitute=how,
-        calibration=calibration,
-        verify=verify,
-        seed=seed,
-        progress=progress,
-    )
+    with resting() if calibration is None else nullcontext():
+        plan = analyze(
+            model, example, criterion=criterion, calibration=calibration, labels=labels, linkage=linkage,
+            residual=residual, exclude=exclude, min_channels=min_channels, seed=seed, progress=progress,
+        )  # fmt: skip
+        if not plan.groups:
+            raise nothing(plan.frozen)
+        how = settle(substitute, model, example, plan)
+        if how != "none":
+            flops, params = leave_room(model, example, plan, flops, params)
+        cut = plan.at(
+            threshold, flops=flops, macs=macs, params=params, ratio=ratio, quantile=quantile, round_to=round_to,
+            thresholds=thresholds,
+        )  # fmt: skip
+        result = apply(
+            model, example, plan, cut, substitute=how, calibration=calibration, verify=verify, seed=seed,
+            progress=progress,
+        )  # fmt: skip
     return replace(result, pictures=pictures)
 
 
@@ -349,7 +346,7 @@ def _excluded(model: nn.Module, exclude: Iterable[str | nn.Module]) -> set[str]:
     """Return the names of all modules that are, or lie in, an excluded one."""
     if isinstance(exclude, str | nn.Module):
         exclude = [exclude]
-    names = {id(m): n for n, m in model.named_modules()}
+    names = {id(m): n for n, m in named_modules(model).items()}
     found = set()
     for entry in exclude:
         if isinstance(entry, nn.Module) and id(entry) not in names:

@@ -148,7 +148,7 @@ def _set_number(module: nn.Module, attribute: str, item: int | None, value: int)
 
 def describe(module: nn.Module) -> None:
     """Set the attributes in which a standard module states its own size."""
-    for function in _descriptions(type(module)):
+    for function in _descriptions(type(module)):  # type: ignore[arg-type]  # mypy asks instances for a hash
         for name, value in function(module).items():
             if getattr(module, name, None) != value:
                 setattr(module, name, value)

@@ -85,8 +85,11 @@ def channel_pairs(beta: Tensor, gamma: Tensor) -> Floats:
     return pair_distances(means.T.numpy(), spreads.square().sum(0).numpy())
 
 
-def pair_distances(means: Floats, variance: Floats) -> Floats:
-    """Return the same from means of shape (channels, batch norms) and each channel's sum of variances."""
+def pair_distances(means: Floats, variance: Floats, range_: tuple[float, float] | None = None) -> Floats:
+    """Return the same from means of shape (channels, batch norms) and each channel's sum of variances.
+
+    With the range of all distances of a layer, they are mapped to [0, 1] as `normalise` does.
+    """
     n = len(variance)
     found, at = np.empty(n * (n - 1) // 2), 0
     step = max(1, _BLOCK // max(1, n))
@@ -97,6 +100,8 @@ def pair_distances(means: Floats, variance: Floats) -> Floats:
             block += np.square(gap, out=gap)
         block += variance[start : start + len(block), None]
         block += variance[start + 1 :]
+        if range_ is not None:
+            rescale(block, *range_)
         for i, row in enumerate(block):
             end = at + len(row) - i
             found[at:end] = row[i:]
@@ -183,14 +188,14 @@ def normalise(distance: Distances) -> Distances:
         )
     if isinstance(distance, Tensor):
         return (_float64(distance) - low).div_(high - low).clamp_(0, 1).fill_diagonal_(0)
-    return rescale(distance, low, high)
+    return rescale(distance.copy(), low, high)
 
 
-def rescale(pairs: Floats, low: float, high: float) -> Floats:
-    """Return distances of pairs mapped to [0, 1], given the range of all."""
-    scaled = pairs - low
-    scaled /= high - low
-    return np.clip(scaled, 0, 1, out=scaled)
+def rescale(distances: Floats, low: float, high: float) -> Floats:
+    """Map distances to [0, 1], in place, given the range of all."""
+    distances -= low
+    distances /= high - low
+    return np.clip(distances, 0, 1, out=distances)
 
 
 def is_constant(low: float, high: float) -> bool:

@@ -134,7 +134,7 @@ class Tracer(TorchDispatchMode):
 
     def freeze(self, labels: Labels, reason: str) -> None:
         """Keep these channels, for a reason in words."""
-        atoms = atoms_in(labels) if labels else ()
+        atoms = atoms_in(labels)
         if len(atoms):
             self.freezes.append(Freeze(atoms, reason, len(self.ops)))
 

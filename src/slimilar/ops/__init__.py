@@ -28,5 +28,6 @@ LEVELLED = {
 
 __all__ = [
     "LEVELLED", "RULES", "Call", "apply", "batch_norm", "contraction", "convolution", "elementwise", "group_norm",
-    "held_integers", "is_frozen_norm", "is_pointwise", "is_uniform", "is_widthless", "layer_norm", "note_frozen_norm", "reduction",
+    "held_integers", "is_frozen_norm", "is_pointwise", "is_uniform", "is_widthless", "layer_norm",
+    "note_frozen_norm", "reduction",
 ]  # fmt: skip
