@@ -94,19 +94,28 @@ def pair_distances(means: Floats, variance: Floats, range_: tuple[float, float] 
     found, at = np.empty(n * (n - 1) // 2), 0
     step = max(1, _BLOCK // max(1, n))
     for start in range(0, n - 1, step):
-        block = np.zeros((min(step, n - 1 - start), n - 1 - start))
-        for mean in means.T:
-            gap = mean[start : start + len(block), None] - mean[start + 1 :]
-            block += np.square(gap, out=gap)
-        block += variance[start : start + len(block), None]
+        rows = slice(start, min(start + step, n - 1))
+        block = _gaps(means, rows)
+        block += variance[rows, None]
         block += variance[start + 1 :]
-        if range_ is not None:
-            rescale(block, *range_)
+        if range_ is not None:  # of these very numbers, so that nothing is left to clip
+            block -= range_[0]
+            block /= range_[1] - range_[0]
         for i, row in enumerate(block):
             end = at + len(row) - i
             found[at:end] = row[i:]
             at = end
     return found
+
+
+def _gaps(means: Floats, rows: slice) -> Floats:
+    """Return the squared differences of some channels' means from those of all after the first of them."""
+    total: Floats | None = None
+    for mean in means.T:
+        gap = np.subtract.outer(mean[rows], mean[rows.start + 1 :])
+        np.square(gap, out=gap)
+        total = gap if total is None else np.add(total, gap, out=total)
+    return np.zeros((rows.stop - rows.start, len(means) - rows.start - 1)) if total is None else total
 
 
 def activation_distance(batches: Tensor | Iterable[Tensor]) -> Tensor:
@@ -188,14 +197,9 @@ def normalise(distance: Distances) -> Distances:
         )
     if isinstance(distance, Tensor):
         return (_float64(distance) - low).div_(high - low).clamp_(0, 1).fill_diagonal_(0)
-    return rescale(distance.copy(), low, high)
-
-
-def rescale(distances: Floats, low: float, high: float) -> Floats:
-    """Map distances to [0, 1], in place, given the range of all."""
-    distances -= low
-    distances /= high - low
-    return np.clip(distances, 0, 1, out=distances)
+    scaled = distance - low
+    scaled /= high - low
+    return np.clip(scaled, 0, 1, out=scaled)
 
 
 def is_constant(low: float, high: float) -> bool:
