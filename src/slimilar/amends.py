@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from slimilar.calibration import to_batches
+from slimilar.calibration import batch_size, to_batches
 from slimilar.errors import InvalidInput
 from slimilar.plan import Budget, Cut, Plan, parse_budget
 from slimilar.probe import Structure
@@ -25,7 +25,7 @@ from slimilar.trace import Example, map_tensors, name_of, named_tensors
 SUBSTITUTES = ("auto", "none", "merge", "mean", "linear")
 Progress = Callable[[str, int, int], None]  # what is being done, steps done, steps in all
 
-BATCH, PICTURES = 128, 1024  # pictures are looked at in batches, and no more than so many
+PICTURES = 1024  # no more are looked at
 
 
 def wants_synthesis(calibration: Any) -> bool:
@@ -107,7 +107,7 @@ def substituted(
     structure = plan.structure
     trace, grouping = structure.trace, structure.grouping
     pictures = None if how != "linear" else calibration
-    batches = [] if pictures is None else to_batches(pictures, example, BATCH, PICTURES)
+    batches = [] if pictures is None else to_batches(pictures, example, batch_size(example), PICTURES)
     tape = tape_of(model, example, structure, len(batches[0]) if batches else 1)
     report = None if progress is None else lambda i, n: progress("substituting", i, n)
     sites = find_sites(trace, grouping, tape)

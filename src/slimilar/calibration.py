@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -10,6 +11,18 @@ from torch import Tensor
 
 from slimilar.errors import InvalidInput
 from slimilar.trace import Example, arguments, tensors_in
+
+_AT_ONCE = 128 * 64 * 64  # pixels: larger pictures come in smaller batches
+
+
+def batch_size(example: Example) -> int:
+    """Return how many pictures of the example's size to look at at once.
+
+    >>> batch_size(torch.zeros(1, 3, 32, 32)), batch_size(torch.zeros(1, 3, 224, 224))
+    (128, 10)
+    """
+    shape = next(iter(tensors_in(arguments(example)))).shape
+    return max(4, min(128, _AT_ONCE // max(1, math.prod(shape[2:]))))
 
 
 def to_batches(calibration: Any, example: Example, size: int, most: int | None = None) -> list[Tensor]:

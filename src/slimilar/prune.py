@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from slimilar.amends import (
-    BATCH,
     PICTURES,
     SUBSTITUTES,
     Progress,
@@ -23,7 +22,7 @@ from slimilar.amends import (
     tape_of,
     wants_synthesis,
 )
-from slimilar.calibration import gather, labelled_batches
+from slimilar.calibration import batch_size, gather, labelled_batches
 from slimilar.collector import resting
 from slimilar.copies import named_modules
 from slimilar.cost import CostModel, cost_model, count, human
@@ -112,7 +111,9 @@ def analyze(
     check_needs(chosen, declared, calibration is not None, labels=True)
     check_training(chosen, declared, weights)
     batches, known = (
-        ([], None) if calibration is None else labelled_batches(calibration, labels, example, BATCH, PICTURES)
+        ([], None)
+        if calibration is None
+        else labelled_batches(calibration, labels, example, batch_size(example), PICTURES)
     )
     check_needs(chosen, declared, calibration is not None, known is not None)
     structure = analyse(model, example, residual)

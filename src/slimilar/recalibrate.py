@@ -9,12 +9,10 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from slimilar.calibration import to_batches
+from slimilar.calibration import batch_size, to_batches
 from slimilar.copies import check_model
 from slimilar.errors import InvalidInput
 from slimilar.trace import Example
-
-_BATCH = 128
 
 
 def recalibrate(model: nn.Module, example: Example, calibration: Any) -> nn.Module:
@@ -37,7 +35,7 @@ def recalibrate(model: nn.Module, example: Example, calibration: Any) -> nn.Modu
         raise InvalidInput(
             "recalibration needs a model with batch norms that keep statistics, got one without any"
         )
-    batches = to_batches(calibration, example, _BATCH)
+    batches = to_batches(calibration, example, batch_size(example))
     modes = {m: m.training for m in small.modules()}
     rates = [norm.momentum for norm in norms]
     small.eval()

@@ -21,7 +21,7 @@ from slimilar.replay import Held, Tape
 from slimilar.substitute.absorb import absorb, regression
 from slimilar.substitute.aim import Pair, aim_of, scale_of
 from slimilar.substitute.hearing import hearing
-from slimilar.substitute.patch import HELD, draw, fit
+from slimilar.substitute.patch import HELD, PAIRED, draw, fit
 from slimilar.substitute.sites import Site, is_conv, pixels
 from slimilar.substitute.solve import Moments
 
@@ -190,7 +190,7 @@ def _fit_patches(
     size = len(candidates) * taps
     generator = torch.Generator().manual_seed(settings.seed + site.op)
     rows = int(max(settings.rows * size, settings.effort / size**2))
-    each = -(-min(rows, HELD // size) // len(pairs))
+    each = -(-min(rows, HELD // size, PAIRED // (size + 2 * outputs)) // len(pairs))
     parts = []
     for pair in pairs:
         aim = aim_of(

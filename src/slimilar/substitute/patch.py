@@ -20,7 +20,8 @@ from slimilar.substitute.aim import Aim
 from slimilar.substitute.sites import Site, patches
 from slimilar.substitute.solve import Moments, block_elimination, ridge
 
-HELD = 80_000_000  # numbers of one reader's rows that are held at a time
+HELD = 80_000_000  # numbers of what one reader sees that are held at a time
+PAIRED = 2 * HELD  # and of that together with what it should write, and where the ReLU behind it opens
 
 
 @dataclass(frozen=True, eq=False)
