@@ -61,3 +61,18 @@ def test_a_budget_is_met_within_one_percent(network: str, name: str) -> None:
         assert (
             (budget - 0.01) * plan.before.flops <= plan.at(flops=budget).flops <= budget * plan.before.flops
         )
+
+
+def test_span_meets_it_on_fewer_patches_than_a_kernel_has_taps() -> None:
+    """Two pictures of one pixel, where a kernel of nine taps looks: there is nothing to fit, and it says an order."""
+    torch.manual_seed(0)
+    net = trained(
+        nn.Sequential(
+            nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1),
+            nn.Conv2d(8, 6, 3, padding=1), nn.Flatten(),
+        )
+    )  # fmt: skip
+    x = torch.randn(2, 3, 8, 8)
+    plan = slimilar.analyze(net, x[:1], criterion=Span(effort=1e6), calibration=x)
+    assert sorted(plan.orders[0].removed.tolist()) == list(range(8))
+    assert plan.at(flops=0.5).flops <= 0.5 * plan.before.flops

@@ -139,7 +139,7 @@ class Scan:
         # no more unknowns than patches there are: until so few are left, channels are mixed
         most = min(_UNKNOWNS, self._places(site) * sum(len(b) for b in self.sight.batches))
         width = len(site.units)
-        early = min(max(0, width - most // taps), steps)
+        early = min(max(0, width - max(1, most // taps)), steps)
         left = np.setdiff1d(np.arange(width), site_units(site, self.starts[g], first.removed[:early]))
         mean, covariance = self._patches(site, torch.from_numpy(left), states, generator)
         inside = ridge(covariance, _RIDGE)
