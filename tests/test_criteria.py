@@ -19,6 +19,7 @@ from slimilar import criteria
 from slimilar.criteria import (
     Criterion,
     Facts,
+    Ranking,
     Slimming,
     Weights,
     available,
@@ -234,6 +235,28 @@ def test_magnitudes_are_norms_of_filters() -> None:
     for name, power in (("magnitude-l1", 1), ("magnitude-l2", 2)):
         size = net[3].weight.detach().flatten(1).norm(power, dim=1)
         assert removed(plan_of(net, name), "3") == size.argsort().tolist()
+
+
+def test_scales_are_those_of_the_batch_norm_behind() -> None:
+    net = small_net()
+    plan = plan_of(net, "bn-scale")
+    for name, norm in (("0", net[1]), ("3", net[4])):
+        assert removed(plan, name) == norm.weight.detach().abs().argsort().tolist()
+    assert [(f.name, f.reason) for f in plan.frozen if "scale" in f.reason] == [
+        ("6", "no batch norm: there is no scale to rank by")
+    ]
+
+
+def test_lots_are_fair_and_drawn_by_the_seed() -> None:
+    plan = plan_of(small_net(), "random")
+    drawn = [Ranking("random", seed).orders(plan.groups, Weights({}))[1] for seed in range(200)]
+    orders = [order.removed.tolist() for order in drawn if isinstance(order, RemovalOrder)]
+    assert removed(plan, "3") == orders[0]
+    first = np.bincount([order[0] for order in orders], minlength=8)
+    assert (
+        np.square(first - 25).sum() / 25 < 24.3
+    )  # chi-squared, 7 degrees of freedom: one in a thousand is above
+    assert len({tuple(order) for order in orders}) > 190
 
 
 def test_geometric_median_by_brute_force() -> None:
