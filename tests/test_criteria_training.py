@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -13,7 +16,7 @@ from _digits import digits, network
 from slimilar.criteria import Slimming, StructuredSparsity, available, facts, training_hooks
 from slimilar.errors import InvalidInput
 from slimilar.models import ResNet
-from slimilar.train import Recipe, train
+from slimilar.train import Hooks, Recipe, train
 
 X = torch.zeros(1, 1, 8, 8)
 SHORT = Recipe(epochs=1, batch_size=32, lr=0.02)
@@ -27,6 +30,22 @@ def filter_norms(conv: nn.Module) -> np.ndarray:
 def test_without_a_training_phase_there_are_no_hooks(name: str) -> None:
     with pytest.raises(InvalidInput, match="no training phase"):
         training_hooks(name, network(), X)
+
+
+def test_a_run_is_resumed_with_the_phase_that_it_began_with(tmp_path: Path) -> None:
+    data, more = digits(0, 64), Recipe(epochs=2, batch_size=32, lr=0.02)
+    hooks = training_hooks(Slimming(0.01), network(), X)
+
+    def stop(model: nn.Module, epoch: int) -> None:
+        if epoch == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(network(), data, more, folder=tmp_path, hooks=replace(hooks, on_epoch_end=stop))
+    for other in (Hooks(), training_hooks(Slimming(0.02), network(), X)):
+        with pytest.raises(InvalidInput, match=r"hooks must be 'slimming, strength 0.01' as in the run"):
+            train(network(), data, more, folder=tmp_path, resume=True, hooks=other)
+    assert len(train(network(), data, more, folder=tmp_path, resume=True, hooks=hooks).history) == 2
 
 
 # --- slimming -------------------------------------------------------------------------------------------------------

@@ -65,6 +65,7 @@ class Slimming:
         return Hooks(
             regulariser=regulariser if index else None,
             on_epoch_end=lambda model, epoch: mark_trained(model, self.name),
+            name=f"{self.name}, strength {self.strength:g}",
         )
 
 

@@ -62,7 +62,7 @@ class Soft:
                 _zero(group, units, held)
             mark_trained(model, self.name)
 
-        return Hooks(on_epoch_end=on_epoch_end)
+        return Hooks(on_epoch_end=on_epoch_end, name=f"{self.name}, {sum(counts)} filters")
 
 
 def smallest(group: ChannelGroup, weights: Weights) -> Ints:

@@ -70,7 +70,11 @@ class StructuredSparsity:
                 for group in groups:
                     shrink(group, members(group), held, lr * self.strength)
 
-        return Hooks(after_step=after_step, on_epoch_end=lambda model, epoch: mark_trained(model, self.name))
+        return Hooks(
+            after_step=after_step,
+            on_epoch_end=lambda model, epoch: mark_trained(model, self.name),
+            name=f"{self.name}, strength {self.strength:g}",
+        )
 
 
 def sized_filters(group: ChannelGroup) -> list[Member]:

@@ -38,6 +38,7 @@ def terms(job: Job) -> dict[str, Any]:
         "seed": job.settings.seed,
         "training pictures": len(job.data),
         "distillation": dataclasses.asdict(job.settings.distillation) if job.teacher is not None else None,
+        "hooks": job.hooks.name,
     }
     loaded: dict[str, Any] = json.loads(json.dumps(found))
     return loaded

@@ -22,12 +22,14 @@ class Hooks:
     ``regulariser(model)`` returns a term that is added to the loss of every step. ``after_step(model, lr)``
     may change weights in place, as a proximal step does. ``on_epoch_end(model, epoch)`` comes after the last
     step of an epoch (counted from 1), before the network is evaluated and saved. With several processes each
-    of them calls the hooks, so these must not depend on anything random.
+    of them calls the hooks, so these must not depend on anything random. ``name`` tells runs apart: one is only
+    resumed with hooks of the name that it began with.
     """
 
     regulariser: Callable[[nn.Module], Tensor] | None = None
     after_step: Callable[[nn.Module, float], None] | None = None
     on_epoch_end: Callable[[nn.Module, int], None] | None = None
+    name: str | None = None
 
 
 @dataclass(frozen=True)
