@@ -32,7 +32,7 @@ from slimilar.copies import (
     unwrap,
 )
 from slimilar.errors import InvalidInput, TraceError
-from slimilar.labels import CONSTANT, NONE, Atoms, Labels, Ties, atoms_in, side_by_side
+from slimilar.labels import CONSTANT, NONE, Atoms, Labels, Ties, atoms_in, on_axis, side_by_side
 from slimilar.memory import equal, memory, same_channels
 from slimilar.records import (
     Axis,
@@ -78,6 +78,8 @@ class Tracer(TorchDispatchMode):
         self.axes: list[Axis] = []
         self.atom_count = 0
         self.ties, self.sums = Ties(), Ties()
+        self._untied: list[tuple[Tensor, Tensor, bool, int, int]] = []  # two factors, sums, operator, freezes
+        self._atoms = torch.arange(1 << 12)
         self.writes: list[Write] = []
         self.reads: list[Read] = []
         self.norms: list[Norm] = []
@@ -110,11 +112,27 @@ class Tracer(TorchDispatchMode):
 
     def tie(self, a: Tensor, b: Tensor, sums: bool = False) -> None:
         """Tie labels position by position; what meets a constant has to stay."""
-        x, y = side_by_side(a, b)
-        if len(x) and min(np.minimum.reduce(x), np.minimum.reduce(y)) == CONSTANT:
+        self._untied.append((a, b, sums, len(self.ops), len(self.freezes)))
+
+    def _sort_ties(self) -> None:
+        """Look at what was tied since this was last asked, all at once."""
+        found = [side_by_side(a, b) for a, b, *_ in self._untied]
+        if found:
+            constant = np.concatenate([x for x, _ in found]) == CONSTANT
+            fixed = constant != (np.concatenate([y for _, y in found]) == CONSTANT)
+            if fixed.any():
+                self._freeze_at_constants(found)
+        for (x, y), (_, _, sums, _, _) in zip(found, self._untied, strict=True):
+            (self.sums if sums else self.ties).add(x, y)
+        self._untied.clear()
+
+    def _freeze_at_constants(self, found: list[tuple[Atoms, Atoms]]) -> None:
+        for (x, y), (_, _, _, op, place) in reversed(list(zip(found, self._untied, strict=True))):
             fixed = (x == CONSTANT) != (y == CONSTANT)
-            self.freeze((torch.from_numpy(np.maximum(x, y)[fixed]),), "meets constant padding")
-        (self.sums if sums else self.ties).add(x, y)
+            if fixed.any():  # in its place among the freezes, because of several reasons the first counts
+                self.freezes.insert(
+                    place, Freeze(np.unique(np.maximum(x, y)[fixed]), "meets constant padding", op)
+                )
 
     def bind(self, a: Tensor, b: Tensor) -> None:
         """Tie labels that do not meet, because the code is assumed to treat them alike."""
@@ -140,6 +158,7 @@ class Tracer(TorchDispatchMode):
 
     def frozen_so_far(self) -> list[Freeze]:
         """Return what is known to stay at this point of the forward pass."""
+        self._sort_ties()
         return self.freezes
 
     def cut(self, factor: Tensor, axis: int, places: Iterable[int]) -> None:
@@ -239,7 +258,7 @@ class Tracer(TorchDispatchMode):
         seen = call.seen
         dynamic = any(v.dynamic for v in seen)
         uniform = ops.is_uniform(call)
-        self._any_uniform = self._any_uniform or uniform
+        self._any_uniform = self._any_uniform or (uniform and any(out.numel() for out in call.outs))
         if call.overwrites and seen:
             self._overwrite(call, seen[0].labels, labels[0])
         outputs = tuple(
@@ -284,9 +303,11 @@ class Tracer(TorchDispatchMode):
 
     def _settle(self, labels: Labels) -> Labels:
         """Drop factors that do not vary: a tensor that is one channel throughout cannot lose it."""
-        for factor in labels:
-            if factor.numel() == 1:
-                self.freeze((factor,), "a single channel is taken out")
+        single = [f for f in labels if f.numel() == 1]
+        if not single:
+            return labels
+        for factor in single:
+            self.freeze((factor,), "a single channel is taken out")
         return tuple(f for f in labels if f.numel() > 1)
 
     def _store(self, tensor: Tensor, value: Value) -> int:
@@ -320,12 +341,13 @@ class Tracer(TorchDispatchMode):
         labels = []
         for axis, size in enumerate(shape):
             if size > 1:
-                self.axes.append(Axis(name, axis, size, self.atom_count))
-                atoms = np.arange(self.atom_count, self.atom_count + size)
-                labels.append(
-                    torch.from_numpy(atoms.reshape([-1 if a == axis else 1 for a in range(len(shape))]))
-                )
+                first = self.atom_count
+                self.axes.append(Axis(name, axis, size, first))
                 self.atom_count += size
+                if self.atom_count > len(self._atoms):
+                    self._atoms = torch.arange(2 * self.atom_count)
+                vector = self._atoms.narrow(0, first, size)
+                labels.append(vector if len(shape) == 1 else on_axis(vector, axis, len(shape)))
         return tuple(labels)
 
     @contextmanager
@@ -384,6 +406,7 @@ class Tracer(TorchDispatchMode):
                 self.freeze((torch.from_numpy(write.atoms),), "the code works at this width only")
 
     def _trace(self, outputs: tuple[int, ...]) -> Trace:
+        self._sort_ties()
         parameters = {name: tuple(p.shape) for name, p in named_parameters(self.model).items()}
         return Trace(
             tuple(self.values), tuple(self.ops), tuple(self.axes), self.atom_count, self.ties.pairs(),

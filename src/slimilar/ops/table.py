@@ -89,7 +89,7 @@ def along_axis(labels: Labels, axis: int, ndim: int) -> tuple[Tensor | None, lis
     axis %= ndim
     vector, rest = None, []
     for factor in labels:
-        if axes_of(factor) == (axis,):
+        if factor.numel() == factor.shape[axis] > 1:  # it varies along no other
             vector = factor.reshape(-1)
         else:
             rest.append(factor)
