@@ -152,7 +152,7 @@ class Follower(Tracer):
         self, call: ops.Call, inputs: list[int], given: list[Any], expected: Op
     ) -> list[Labels] | None:
         """Spare the rule where nothing can go wrong: the operator does the same to the same tensors, made smaller."""
-        if not self._same_call(call, inputs, given, expected) or not ops.is_widthless(call):
+        if not self._same_call(call, inputs, given, expected):
             return None
         found = []
         for v in expected.outputs:
@@ -168,8 +168,11 @@ class Follower(Tracer):
         return (
             call.func is expected.func
             and len(inputs) == len(expected.inputs)
-            and given == expected.given
             and tuple(call.kwargs) == expected.keywords
+            and (
+                (given == expected.given and ops.is_widthless(call))
+                or (ops.is_depthwise(call.name, given, call.seen) and self._was_depthwise(given, expected))
+            )
             and all(
                 twins.get(i) == j if value.name is None else value.name == theirs[j].name
                 for i, j, value in zip(inputs, expected.inputs, call.seen, strict=True)
@@ -177,6 +180,11 @@ class Follower(Tracer):
             and call.module not in self.choices.select
             and call.signature not in self.choices.stiff
         )
+
+    def _was_depthwise(self, given: list[Any], expected: Op) -> bool:
+        """Tell whether a convolution of every channel by itself was one, and the same but for their number."""
+        seen = [self.original.values[j] for j in expected.inputs]
+        return given[:-1] == expected.given[:-1] and ops.is_depthwise(expected.name, expected.given, seen)
 
     def _settle(self, labels: Labels) -> Labels:
         """Let a part of a split that has shrunk to one channel keep its label, for where it is put beside others."""

@@ -15,7 +15,7 @@ from slimilar.ops.numbers import held_integers
 from slimilar.ops.picking import index
 from slimilar.ops.products import contraction, convolution
 from slimilar.ops.rearranging import rearrange
-from slimilar.ops.run import apply, is_pointwise, is_uniform, is_widthless
+from slimilar.ops.run import apply, is_depthwise, is_pointwise, is_uniform, is_widthless
 from slimilar.ops.spatial import reduction
 from slimilar.ops.table import RULES, Call
 
@@ -28,6 +28,6 @@ LEVELLED = {
 
 __all__ = [
     "LEVELLED", "RULES", "Call", "apply", "batch_norm", "contraction", "convolution", "elementwise", "group_norm",
-    "held_integers", "is_frozen_norm", "is_pointwise", "is_uniform", "is_widthless", "layer_norm",
+    "held_integers", "is_depthwise", "is_frozen_norm", "is_pointwise", "is_uniform", "is_widthless", "layer_norm",
     "note_frozen_norm", "reduction",
 ]  # fmt: skip

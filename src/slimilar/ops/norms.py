@@ -35,11 +35,12 @@ def batch_norm(t: Tracer, call: Call) -> list[Labels]:
     _join(t, vector, own)
     if vector is None:
         return [tuple(by_batch), *[NONE] * (len(call.outs) - 1)]
-    names = [None if p is None else t.value(p).name for p in held]
+    names = [None if p is None else t.values[t.index(p)].name for p in held]
     eps = float(call.get("eps", call.get("epsilon", 1e-5)))
     tensors = (names[0], names[1], names[2], names[3])
     t.norms.append(Norm(len(t.ops), call.module, vector.numpy(), tensors, eps, selects))
-    return [(on_axis(vector, 1, call.x.ndim), *by_batch), *[NONE] * (len(call.outs) - 1)]
+    kept = (on_axis(vector, 1, call.x.ndim), *by_batch) if selects or rest else t.labels(call.x)
+    return [kept, *[NONE] * (len(call.outs) - 1)]
 
 
 _HELD = ("weight", "bias", "running_mean", "running_var")
@@ -64,7 +65,7 @@ def note_frozen_norm(t: Tracer, path: str, module: nn.Module, result: Tensor) ->
 
 
 def _own(t: Tracer, held: Sequence[Tensor | None]) -> list[Tensor]:
-    found = [along_axis(t.labels(p), 0, 1)[0] for p in held if p is not None]
+    found = [along_axis(labels, 0, 1)[0] for p in held if p is not None and (labels := t.labels(p))]
     return [v for v in found if v is not None]
 
 

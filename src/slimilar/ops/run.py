@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from slimilar.ops.joining import cat
 from slimilar.ops.moving import move, same, view
 from slimilar.ops.norms import batch_norm
 from slimilar.ops.table import RULES, Call
+from slimilar.records import Value
 
 if TYPE_CHECKING:
     from slimilar.trace import Tracer
@@ -48,6 +50,16 @@ def is_widthless(call: Call) -> bool:
         return call["groups"] == 1 and not call["transposed"]
     function = RULES.get(call.name, elementwise)
     return function in (batch_norm, cat) or (function is elementwise and is_pointwise(call.func))
+
+
+def is_depthwise(name: str, given: Sequence[Any], seen: Sequence[Value]) -> bool:
+    """Tell whether a call convolves every channel by itself: its position says where it goes, at any width."""
+    return (
+        name == "aten.convolution"
+        and len(given) == 9
+        and not given[6]  # transposed
+        and given[8] == seen[0].shape[1] == seen[1].shape[0] > 1  # groups
+    )
 
 
 _UNIFORM = {
