@@ -263,6 +263,29 @@ def test_parts_that_run_only_in_training_lose_their_channels_too():
     small.train()(X)
 
 
+class Picky(nn.Module):
+    """A head that runs in training only, on pictures that are large enough for its kernel."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Conv2d(3, 6, 3), nn.Conv2d(6, 4, 1)
+        self.head = nn.Sequential(nn.Conv2d(6, 5, 9), nn.Conv2d(5, 2, 1))
+
+    def forward(self, x):
+        y = self.a(x).relu()
+        return (self.b(y), self.head(y)) if self.training else self.b(y)
+
+
+def test_a_part_for_training_that_cannot_run_on_the_example_is_named():
+    said = {f.name: f for f in slimilar.analyze(Picky(), torch.zeros(1, 3, 8, 8)).frozen}
+    assert said["head"].width == 7
+    assert said["head"].reason.startswith("runs only in training and fails on the example (")
+    large = torch.zeros(1, 3, 16, 16)
+    assert "head" not in {f.name for f in slimilar.analyze(Picky(), large).frozen}
+    assert slimilar.remove_channels(Picky(), large, {"a": [0]}).head[0].in_channels == 5
+
+
+
 # --- many at once -----------------------------------------------------------------------------------------------
 
 

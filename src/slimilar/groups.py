@@ -137,7 +137,20 @@ def find_groups(trace: Trace, residual: Residual) -> Grouping:
     summed = np.zeros(int(label.max(initial=-1)) + 1, np.bool_)
     summed[trace.summed] = True
     groups = tuple(coupled.group(g, why, bool(summed[units].any())) for g, (units, why) in enumerate(chosen))
-    return Grouping(groups, frozen, unit_of, tuple(offsets), count)
+    return Grouping(groups, (*frozen, *_asleep(trace)), unit_of, tuple(offsets), count)
+
+
+def _asleep(trace: Trace) -> tuple[Frozen, ...]:
+    """Return the parts that run only in training and could not be looked at; they stay as they are."""
+    return tuple(
+        Frozen(
+            a.module,
+            a.width,
+            f"runs only in training and fails on the example ({a.error}), so it goes on reading every channel: analyse "
+            "with an example that it takes, or train the smaller network without it",
+        )
+        for a in trace.asleep
+    )
 
 
 def _written_together(trace: Trace) -> list[Atoms]:

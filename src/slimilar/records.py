@@ -137,6 +137,15 @@ class Freeze:
     op: int
 
 
+@dataclass(frozen=True)
+class Asleep:
+    """A module that runs only in training and could not be run on the example, and what it said."""
+
+    module: str
+    width: int
+    error: str
+
+
 @dataclass(frozen=True, eq=False)
 class Trace:
     """Everything one forward pass tells about the channels of a model."""
@@ -157,6 +166,7 @@ class Trace:
     outputs: tuple[int, ...]
     parameters: Mapping[str, tuple[int, ...]]  # name -> shape, tied ones once
     meta: bool  # shapes were enough
+    asleep: tuple[Asleep, ...] = ()
 
     @cached_property
     def _roots(self) -> tuple[Atoms, Atoms]:

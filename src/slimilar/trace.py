@@ -355,12 +355,14 @@ class Tracer(TorchDispatchMode):
         """Keep the path of the module that is running.
 
         Modules with hooks, whose operators are theirs too, are watched by hooks; others by their forward, because
-        torch takes much longer to call a module that has any hook.
+        torch takes much longer to call a module that has any hook. Outside the meta device all are watched by hooks,
+        which keep torch from running a transformer's layer as one operator.
         """
         hooks: list[Any] = []
         forwards: list[dict[str, Any]] = []
         for path, module in self.modules.items():
-            if path and (module._forward_pre_hooks or module._forward_hooks or "forward" in vars(module)):
+            own = module._forward_pre_hooks or module._forward_hooks or "forward" in vars(module)
+            if path and (own or not self.meta):
                 hooks.append(module.register_forward_pre_hook(partial(self._enter, path), prepend=True))
                 hooks.append(module.register_forward_hook(self._leave, always_call=True))
             elif path:
@@ -456,8 +458,8 @@ def _with_training(model: nn.Module, example: Example, choices: Choices, seen: T
         return seen
     try:
         return unseen.merge(seen, Tracer(model, choices, meta=True).run(example))
-    except Exception:
-        return seen
+    except Exception as error:
+        return unseen.tell(model, seen, error)
 
 
 def _trace_on_values(model: nn.Module, example: Example, choices: Choices) -> Trace:

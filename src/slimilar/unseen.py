@@ -12,7 +12,7 @@ import numpy as np
 from torch import nn
 
 from slimilar.labels import Atoms
-from slimilar.records import Axis, Freeze, Integer, Trace
+from slimilar.records import Asleep, Axis, Freeze, Integer, Trace
 
 
 def wake(model: nn.Module, seen: Trace) -> bool:
@@ -28,6 +28,24 @@ def wake(model: nn.Module, seen: Trace) -> bool:
         for end in range(len(parts)):
             model.get_submodule(".".join(parts[:end])).training = True
     return bool(sleeping)
+
+
+def tell(model: nn.Module, seen: Trace, error: Exception) -> Trace:
+    """Return a trace that says which modules could not be run in training: the outermost that no operator has used."""
+    used = {axis.tensor for axis in seen.axes}
+    awake = {""}
+    for name in used:
+        parts = name.split(".")
+        awake |= {".".join(parts[:end]) for end in range(1, len(parts))}
+    found: dict[str, int] = {}
+    for name, p in model.named_parameters():
+        parts = name.split(".")[:-1]
+        around = (".".join(parts[:end]) for end in range(1, len(parts) + 1))
+        module = next((path for path in around if path not in awake), None)
+        if name not in used and module is not None and max(p.shape, default=0) > 1:
+            found[module] = found.get(module, 0) + (p.shape[0] if p.ndim > 1 else 0)
+    words = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return replace(seen, asleep=tuple(Asleep(module, width, words) for module, width in found.items()))
 
 
 def merge(seen: Trace, other: Trace) -> Trace:
