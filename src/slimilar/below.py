@@ -45,6 +45,9 @@ class Layer:
         """Return the smallest and the largest distance of two channels, as the list of all pairs has them."""
         if len(self.units) < 2:
             return 0.0, 0.0
+        if len(self.units) < _FEW:
+            pairs = pair_distances(self.means, self.variance)
+            return float(pairs.min()), float(pairs.max())
         near, far = self._near(), self._far()
         return (
             float(pair_distances(self.means[near], self.variance[near]).min()),

@@ -92,10 +92,11 @@ def pair_distances(means: Floats, variance: Floats, range_: tuple[float, float] 
     """
     n = len(variance)
     found, at = np.empty(n * (n - 1) // 2), 0
-    step = max(1, _BLOCK // max(1, n))
+    columns = np.ascontiguousarray(means.T)
+    step = max(1, _BLOCK // max(1, means.size))
     for start in range(0, n - 1, step):
         rows = slice(start, min(start + step, n - 1))
-        block = _gaps(means, rows)
+        block = _gaps(columns, rows)
         block += variance[rows, None]
         block += variance[start + 1 :]
         if range_ is not None:  # of these very numbers, so that nothing is left to clip
@@ -109,13 +110,14 @@ def pair_distances(means: Floats, variance: Floats, range_: tuple[float, float] 
 
 
 def _gaps(means: Floats, rows: slice) -> Floats:
-    """Return the squared differences of some channels' means from those of all after the first of them."""
-    total: Floats | None = None
-    for mean in means.T:
-        gap = np.subtract.outer(mean[rows], mean[rows.start + 1 :])
-        np.square(gap, out=gap)
-        total = gap if total is None else np.add(total, gap, out=total)
-    return np.zeros((rows.stop - rows.start, len(means) - rows.start - 1)) if total is None else total
+    """Return the squared differences of some channels' means from those of all after the first of them.
+
+    `means` has the shape (batch norms, channels).
+    """
+    gap = np.subtract(means[:, rows, None], means[:, None, rows.start + 1 :], order="C")
+    np.square(gap, out=gap)
+    total: Floats = gap[0] if len(gap) == 1 else gap.sum(0)  # one batch norm after the other
+    return total
 
 
 def activation_distance(batches: Tensor | Iterable[Tensor]) -> Tensor:

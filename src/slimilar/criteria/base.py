@@ -136,7 +136,7 @@ def phases_of(model: nn.Module) -> frozenset[str]:
 
 def free_units(group: ChannelGroup) -> Ints:
     """Return the units of a group that may leave."""
-    return np.array([u for u in range(group.width) if u not in group.fixed], np.int64)
+    return np.delete(np.arange(group.width), list(group.fixed)) if group.fixed else np.arange(group.width)
 
 
 def renumber(order: RemovalOrder, units: Ints) -> RemovalOrder:

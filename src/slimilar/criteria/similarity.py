@@ -59,7 +59,7 @@ def layer_of(group: ChannelGroup, weights: Weights, linkage: Linkage, known: dic
         if key not in known:
             beta, gamma = moments_of(norm, weights)
             known[key] = beta.double().numpy(), gamma.double().numpy()
-        place = norm.positions[units].T
+        place = norm.positions.T if len(units) == group.width else norm.positions[units].T
         beta_of, gamma_of = (moment[place] for moment in known[key])
         means.append(beta_of)
         spreads.append(gamma_of)
