@@ -101,7 +101,7 @@ Pictures = Annotated[
 Substitute = Annotated[
     str,
     typer.Option(
-        help="What the readers of removed channels do instead: none, merge, mean, linear (needs --calibrate), auto."
+        help="What the readers of removed channels do instead: none, merge, mean, linear (best with --calibrate), auto."
     ),
 ]
 Normalise = Annotated[
