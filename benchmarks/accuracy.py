@@ -78,7 +78,9 @@ def _run(args: argparse.Namespace, network: str, methods: list[str], log: Path) 
         wall, cpu = time.perf_counter(), time.process_time()
         small = METHODS[method][2](task, flops)
         spent = {"seconds": round(time.perf_counter() - wall, 1), "cpu": round(time.process_time() - cpu, 1)}
-        spent["peak_mib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024  # of the process so far
+        spent["peak_mib"] = (
+            resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+        )  # of the process so far
         row = same | {"method": method, "flops": flops, "flops_left": _left(task, small)} | spent
         note(log, row | score(outputs(small, task.x), before, task.y))
 

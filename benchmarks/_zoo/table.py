@@ -33,10 +33,8 @@ def kind(reason: str) -> str:
 
 # how the rows on file came about; a run from the start by the command above has none of these limits
 _NOTES = (
-    "Slimilar's rows are of one run in the order of size, stopped before its end; limit 60 s of processor time.",
-    "torchvision/inception_v3 was tried again with larger pictures: in training it takes no smaller ones itself.",
-    "Torch-Pruning's rows and the exports are of an earlier run on a busy machine, limited to 90 s by the clock: its",
-    "time-outs are no failures, and the seconds of the two do not compare (see speed.txt for that).",
+    "Both tools on the same busy machine with a limit of 30 s of processor time, in the order of size, both stopped",
+    "before the end of the list: Torch-Pruning first, then Slimilar. The exports are of an earlier run.",
 )
 
 
