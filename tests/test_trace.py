@@ -285,7 +285,6 @@ def test_a_part_for_training_that_cannot_run_on_the_example_is_named():
     assert slimilar.remove_channels(Picky(), large, {"a": [0]}).head[0].in_channels == 5
 
 
-
 # --- many at once -----------------------------------------------------------------------------------------------
 
 
