@@ -72,6 +72,10 @@ def test_masked_is_rewritten_for_each_step(step):
         (["squeeze and excite", "split attention"], "joint"),  # one group's width is taken for another's
         (["split attention", "padded shortcut"], "joint"),  # the same, of groups that are not equally wide
         (["padded shortcut", "batch norm", "batch norm"], "select"),  # the second reads what the first chose
+        (
+            ["einsum", "conv", "linear"],
+            "inner",
+        ),  # strides, and with them operators, are others on the meta device
     ],
 )
 def test_networks_that_were_once_cut_wrongly(steps, mode):
@@ -97,6 +101,10 @@ def test_masked_is_rewritten(model, mode, seed):
 @given(networks, modes, st.integers(0, 99))
 def test_masked_is_rewritten_for_thousands(model, mode, seed):
     check_masked(model, mode, seed)
+
+
+def test_parts_of_a_norm_without_tensors_are_known_by_themselves():
+    check_identity(Network(["branches", "instance norm"]), "inner")
 
 
 @FEW

@@ -26,10 +26,13 @@ from slimilar.rewrite import Kept, atoms_kept
 from slimilar.trace import Example, arguments, map_tensors, name_of, tensors_in
 from slimilar.trees import operands
 
-Place = tuple[str, int]  # an operator and its turn among all calls of that operator
+Place = tuple[str, int]  # a kind of operator and its turn among all calls of that kind
 Masks = Mapping[
     Place, list[tuple[int, int, Tensor]]
-]  # which of its tensors, along which axis, which positions
+]  # which of its tensors, counted from the last, along which axis, which positions
+
+# A linear layer takes one or the other by the strides of its input, and those may be others on the meta device.
+_ALIKE = {"aten.addmm": "aten.mm", "aten.baddbmm": "aten.bmm"}
 
 _SIDE = 32  # pictures twice as large are made as small as this: most networks halve them five times
 
@@ -52,8 +55,9 @@ class Masked(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         name = name_of(func)
-        place = (name, self._turns[name])
-        self._turns[name] += 1
+        kind = _ALIKE.get(name, name)
+        place = (kind, self._turns[kind])
+        self._turns[kind] += 1
         self.names.append(name)
         if place in self.masks:
             args = self._silenced(args, self.masks[place])
@@ -70,7 +74,7 @@ class Masked(TorchDispatchMode):
     @property
     def complete(self) -> bool:
         """Whether every place at which channels are read has been passed."""
-        return all(turn < self._turns[name] for name, turn in self.masks)
+        return all(turn < self._turns[kind] for kind, turn in self.masks)
 
 
 def masks_of(trace: Trace, grouping: Grouping, kept: Kept) -> Masks:
@@ -79,13 +83,15 @@ def masks_of(trace: Trace, grouping: Grouping, kept: Kept) -> Masks:
     turns: Counter[str] = Counter()
     places = []
     for op in trace.ops:
-        places.append((op.name, turns[op.name]))
-        turns[op.name] += 1
+        kind = _ALIKE.get(op.name, op.name)
+        places.append((kind, turns[kind]))
+        turns[kind] += 1
     found: dict[Place, list[tuple[int, int, Tensor]]] = {}
     for read in trace.reads:
         lost = np.flatnonzero(~stays[read.atoms])
         if len(lost):
-            which = trace.ops[read.op].inputs.index(read.value)
+            inputs = trace.ops[read.op].inputs
+            which = inputs.index(read.value) - len(inputs)
             found.setdefault(places[read.op], []).append((which, read.axis, torch.from_numpy(lost)))
     return found
 

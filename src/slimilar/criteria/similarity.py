@@ -56,7 +56,9 @@ def layer_of(group: ChannelGroup, weights: Weights, linkage: Linkage, known: dic
     means, spreads, size = [], [], np.zeros(len(units))
     for norm in group.batch_norms:
         key = norm.op, norm.weight, norm.bias
-        if key not in known:
+        if (
+            key not in known or len(known[key][0]) <= norm.positions.max()
+        ):  # without any tensor its size is not known
             beta, gamma = moments_of(norm, weights)
             known[key] = beta.double().numpy(), gamma.double().numpy()
         place = norm.positions.T if len(units) == group.width else norm.positions[units].T
