@@ -29,9 +29,9 @@ def offline(monkeypatch) -> None:
 
 @pytest.fixture
 def brief(monkeypatch) -> None:
-    """One setting, few pictures: the same steps in a few seconds."""
+    """One setting, few pictures (as many as span wants, see benchmarks/few_pictures.py): the same steps in seconds."""
     monkeypatch.setattr(demo, "SHARES", (0.5,))
-    sizes = {"test": 100, "train": 64}
+    sizes = {"test": 100, "train": 32}
     monkeypatch.setattr("slimilar.data.demo_pictures", lambda split: demo_pictures(split).first(sizes[split]))
 
 

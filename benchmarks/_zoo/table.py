@@ -33,7 +33,7 @@ def kind(reason: str) -> str:
 
 # how the rows on file came about; a run from the start by the command above has none of these limits
 _NOTES = (
-    "Both tools on the same busy machine with a limit of 30 s of processor time, in the order of size, both stopped",
+    "Both tools on one busy machine, limited to 30 s of processor time (--seconds 30), in the order of size, stopped",
     "before the end of the list: Torch-Pruning first, then Slimilar. The limit covers building, checking and training",
     "too; Slimilar's time-outs are large networks. The exports are of an earlier run.",
 )
