@@ -72,14 +72,12 @@ def duplicate(net: nn.Sequential, source: int, copies: list[int]) -> None:
 def test_least_squares_is_numpys() -> None:
     x = torch.randn(200, 6, dtype=torch.float64, generator=generator())
     y = torch.randn(200, 3, dtype=torch.float64, generator=generator(1))
-    moments = Moments(9)
-    for part in torch.cat([x, y], 1).split(30):
-        moments.add(part)
-    covariance, mean = moments.covariance(), moments.mean()
-    fitted = least_squares(
-        covariance[:6, :6], covariance[:6, 6:], torch.zeros(6, 3, dtype=torch.float64), 0.0
-    )
-    shift = mean[6:] - mean[:6] @ fitted
+    moments = Moments(6, beside=3)
+    for seen, wanted in zip(x.split(30), y.split(30), strict=True):
+        moments.add(seen, wanted)
+    zeros = torch.zeros(6, 3, dtype=torch.float64)
+    fitted = least_squares(moments.covariance(), moments.cross(), zeros, 0.0)
+    shift = moments.mean_beside() - moments.mean() @ fitted
     wanted = np.linalg.lstsq(np.c_[x.numpy(), np.ones(200)], y.numpy(), rcond=None)[0]
     assert np.allclose(np.r_[fitted.numpy(), shift.numpy()[None]], wanted, atol=1e-10)
 

@@ -26,6 +26,7 @@ _LARGEST = 4096  # positions of a reader whose covariance is worth holding
 _UNKNOWNS = 2304  # of a kernel that is refitted as a whole; before, channels are mixed
 _ROWS = 4  # patches for each unknown
 _RIDGE = 1e-3
+_LOOKED = 1e12  # FLOPs spent on looking at activations; large networks are shown fewer pictures
 
 
 _NOTHING = Elimination(np.empty(0, np.int64), np.empty(0))
@@ -66,6 +67,7 @@ class Scan:
             [s for s in self.sites if ((s.units >= a) & (s.units < a + g.width)).any()]
             for a, g in zip(self.starts, groups, strict=True)
         ]
+        self.looked = sight.batches[: max(1, int(_LOOKED / self._whole() / len(sight.batches[0])))]
         self._plan_effort(effort)
         self.means: dict[int, Tensor] = {}
         self.covariances: dict[int, Tensor] = {}
@@ -79,9 +81,13 @@ class Scan:
             if self.eliminations[g] is _NOTHING:
                 self.eliminations[g] = self._eliminate(g)
 
+    def _whole(self) -> int:
+        """Return the FLOPs of the network as it is, for one picture."""
+        return self.sight.costs.at(np.ones(self.sight.grouping.unit_count, np.bool_)).flops
+
     def _plan_effort(self, effort: float) -> None:
         """Choose how many pictures and widths the measuring can afford."""
-        whole = self.sight.costs.at(np.ones(self.sight.grouping.unit_count, np.bool_)).flops
+        whole = self._whole()
         size = len(self.sight.batches[0])
         for widths in (10, 6, 4):
             pictures = effort / (0.5 * whole * max(1, len(self.groups)) * widths)
@@ -95,11 +101,11 @@ class Scan:
     # --- what readers see -----------------------------------------------------------------------------------
 
     def _look(self) -> None:
-        """Walk through the network with all pictures; a group with one reader is settled when that is reached."""
+        """Walk through the network; a group with one reader is settled when that is reached."""
         found = {s.op: Moments(len(s.units)) for s in self.sites if len(s.units) <= _LARGEST}
         sight, alone = self.sight, self._alone()
         generator = torch.Generator().manual_seed(sight.seed)
-        states, position = [replay.start(sight.tape, [b]) for b in sight.batches], 0
+        states, position = [replay.start(sight.tape, [b]) for b in self.looked], 0
         for i, site in enumerate(self.sites):
             for values in states:
                 replay.run(sight.tape, values, self.tensors, position, site.op)
@@ -134,18 +140,18 @@ class Scan:
         """Settle a group at its only reader: channels leave by what the refitted kernel loses."""
         weight = self.tensors[site.weight]
         taps = weight[0, 0].numel()
-        first = self._eliminate(g)
-        steps = len(first.removed)
+        free = free_units(self.groups[g])
+        steps, width = len(free), len(site.units)
         # no more unknowns than patches there are: until so few are left, channels are mixed
-        most = min(_UNKNOWNS, self._places(site) * sum(len(b) for b in self.sight.batches))
-        width = len(site.units)
+        most = min(_UNKNOWNS, self._places(site) * sum(len(b) for b in self.looked))
         early = min(max(0, width - max(1, most // taps)), steps)
-        left = np.setdiff1d(np.arange(width), site_units(site, self.starts[g], first.removed[:early]))
+        first = self._eliminate(g, early)
+        left = np.setdiff1d(np.arange(width), site_units(site, self.starts[g], first.removed))
         mean, covariance = self._patches(site, torch.from_numpy(left), states, generator)
         inside = ridge(covariance, _RIDGE)
-        mixed, shift = self._mixed(site, first.removed[:early] + self.starts[g])
+        mixed, shift = self._mixed(site, first.removed + self.starts[g])
         kernel = mixed.index_select(1, torch.from_numpy(left)).flatten(1).T.double()
-        fixed = torch.from_numpy(~np.isin(site.units[left] - self.starts[g], first.removed))
+        fixed = torch.from_numpy(~np.isin(site.units[left] - self.starts[g], free))
         stops = [width - round(float(f) * steps) for f in self.fractions]
         found = block_elimination(
             inside, inside @ kernel, taps, self._heard(site), max(1, width - steps), fixed, stops
@@ -156,11 +162,11 @@ class Scan:
             where = torch.from_numpy(left)[chosen]
             self.kernels[g, count] = Refit(where, refit, shift + constant.to(shift.dtype))
         order = site.units[left[found.removed]] - self.starts[g]
-        rest = np.setdiff1d(first.removed[early:], order)
-        base = float(first.error[early - 1]) if early else 0.0
+        rest = np.setdiff1d(free, np.append(first.removed, order))
+        base = float(first.error[-1]) if early else 0.0
         error = base + np.cumsum(np.append(found.cost, np.full(len(rest), found.cost[-1:].sum())))
         self.eliminations[g] = Elimination(
-            np.concatenate([first.removed[:early], order, rest]), np.append(first.error[:early], error)
+            np.concatenate([first.removed, order, rest]), np.append(first.error, error)
         )
 
     def _patches(
@@ -215,7 +221,8 @@ class Scan:
             kernels[positions[:, None], positions] = flat @ flat.T
         return kernels
 
-    def _eliminate(self, g: int) -> Elimination:
+    def _eliminate(self, g: int, steps: int | None = None) -> Elimination:
+        """Return the order in which channels of a group leave while others are mixed in their place."""
         group, start = self.groups[g], self.starts[g]
         sites = [s for s in self.sites_of[g] if s.op in self.covariances]
         units = [
@@ -227,6 +234,7 @@ class Scan:
             units,
             group.width,
             free_units(group),
+            steps,
         )
 
     # --- what the output feels ------------------------------------------------------------------------------

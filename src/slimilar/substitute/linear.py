@@ -201,10 +201,10 @@ def _fit_patches(
         x = pair.pruned[site.value].index_select(site.axis, candidates)
         parts.append(draw(tape, site, x, aim, shape, each, conv, generator))
     prior = weight.index_select(1, candidates).reshape(outputs, -1).T.double()
-    scale = torch.ones(outputs) if site.norm is None else scale_of(tape, network.original, site.norm)
+    scale = torch.ones(1) if site.norm is None else scale_of(tape, network.original, site.norm)
     heard = network.heard.get(site.op, torch.ones(outputs))
     found = fit(
-        parts, prior, taps, settings.ridge, heard, scale.sign(), int(seats.stays.sum()),
+        parts, prior, taps, settings.ridge, heard, torch.where(scale < 0, -1.0, 1.0), int(seats.stays.sum()),
         torch.from_numpy(seats.fixed)[candidates], settings.steps,
     )  # fmt: skip
     chosen = candidates[found.chosen]

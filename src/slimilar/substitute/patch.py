@@ -78,56 +78,74 @@ def fit(
 ) -> Fit:  # fmt: skip
     """Fit a kernel; with `width`, only so many channels of `taps` unknowns each are read, chosen by elimination."""
     size = len(prior)
-    moments = Moments(size + prior.shape[1])
+    moments = Moments(size, prior.shape[1])
     pieces = [p for part in parts for p in zip(part.x, part.y, part.level, strict=True)]
     for x, y, _ in pieces:
-        moments.add(torch.cat([x, y], 1))
-    mean, covariance = moments.mean(), moments.covariance()
-    inside = ridge(covariance[:size, :size], strength)
+        moments.add(x, y)
+    covariance = moments.covariance()
+    inside = ridge(covariance, strength)
     level = float(inside[0, 0] - covariance[0, 0])
-    cross = covariance[:size, size:] + level * prior
+    cross = moments.cross() + level * prior
     chosen = torch.arange(size // taps)
     if width is not None and width < len(chosen):
         chosen = block_elimination(inside, cross, taps, weight, width, fixed).left
     unknowns = (chosen[:, None] * taps + torch.arange(taps)).flatten()
     factor = torch.linalg.cholesky(inside[unknowns][:, unknowns])
     kernel = torch.cholesky_solve(cross[unknowns], factor)
-    centre, target = mean[:size][unknowns], mean[size:]
-    constant = target - centre @ kernel
+    centre = moments.mean()[unknowns]
+    constant = moments.mean_beside() - centre @ kernel
     if steps and all(p[2] is not None for p in pieces):
-        pieces = [
-            ((x[:, unknowns] if len(unknowns) < size else x) - centre.float(), y, at) for x, y, at in pieces
+        ahead = [
+            Ahead(x[:, unknowns] if len(unknowns) < size else x, *_opening(y, at, sign)) for x, y, at in pieces
         ]
-        kernel, middle = _gated(pieces, kernel, target, prior[unknowns], level, factor, sign, steps)
-        constant = middle - centre @ kernel
+        kernel, constant = _gated(ahead, kernel, constant, centre, prior[unknowns], level, factor, sign, steps)
     return Fit(kernel, constant, chosen)
 
 
+@dataclass(frozen=True, eq=False)
+class Ahead:
+    """Samples in front of a ReLU that opens upwards: x, what is wanted there, and the most that may be missing."""
+
+    x: Tensor
+    wanted: Tensor
+    most: Tensor
+
+
+def _opening(y: Tensor, level: Tensor | None, sign: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what is wanted and the most that may be missing, outputs turned so that the ReLU opens upwards.
+
+    Where it is open in the original, all that is missing counts; else only what is above its level, so never more
+    than nothing is missing.
+    """
+    assert level is not None
+    wanted, level = y * sign, level * sign
+    silent = wanted <= level
+    return torch.where(silent, level, wanted), torch.where(silent, 0.0, torch.inf)
+
+
 def _gated(
-    pieces: Sequence[tuple[Tensor, Tensor, Tensor | None]], kernel: Tensor, middle: Tensor, prior: Tensor,
+    pieces: Sequence[Ahead], kernel: Tensor, constant: Tensor, centre: Tensor, prior: Tensor,
     strength: float, factor: Tensor, sign: Tensor, steps: int,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Go on from least squares towards what counts behind a ReLU; accelerated steps in the metric of the patches."""
-    count = sum(len(x) for x, _, _ in pieces)
+    count, metric = sum(len(p.x) for p in pieces), factor.float()
+    kernel, prior, middle = kernel * sign, prior * sign, (constant + centre @ kernel) * sign
     before, before_middle, speed = kernel, middle, 1.0
     for _ in range(steps):
         faster = (1 + (1 + 4 * speed * speed) ** 0.5) / 2
         push, speed = (speed - 1) / faster, faster
         at, at_middle = kernel + push * (kernel - before), middle + push * (middle - before_middle)
+        given = at.float()
+        base = (at_middle - centre @ at).float()
         pull, shift = torch.zeros_like(kernel), torch.zeros_like(middle)
-        for x, y, level in pieces:
-            error = _error(x @ at.float() + at_middle.float(), y, level, sign)
-            pull += (x.T @ error).double()
-            shift += error.sum(0).double()
+        for p in pieces:
+            missing = torch.addmm(p.wanted, p.x, given, alpha=-1).sub_(base)
+            missing = torch.minimum(missing, p.most, out=missing)
+            pull += (p.x.T @ missing).double()
+            shift += missing.sum(0).double()
+        pull -= torch.outer(centre, shift)
         before, before_middle = kernel, middle
-        kernel = at + torch.cholesky_solve(pull / count - strength * (at - prior), factor)
+        step = pull / count - strength * (at - prior)
+        kernel = at + torch.cholesky_solve(step.float(), metric).double()
         middle = at_middle + shift / count
-    return kernel, middle
-
-
-def _error(given: Tensor, wanted: Tensor, level: Tensor | None, sign: Tensor) -> Tensor:
-    """Return what is missing: all of it where the ReLU is open in the original, else only what is above its level."""
-    assert level is not None
-    silent = (wanted - level) * sign <= 0
-    rest = torch.where((given - level) * sign > 0, level - given, torch.zeros_like(given))
-    return torch.where(silent, rest, wanted - given)
+    return kernel * sign, (middle - centre @ kernel) * sign

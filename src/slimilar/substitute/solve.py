@@ -22,32 +22,56 @@ _AT_ONCE = 32  # of so many channels one leaves at a time; of twice as many, two
 
 
 class Moments:
-    """Mean and covariance of rows that come in batches, in one pass; held are sums only."""
+    """Mean and covariance of rows that come in batches, in one pass; held are sums only.
 
-    def __init__(self, size: int) -> None:
+    With `beside`, of so many numbers that belong to each row: their mean, and their covariance with the rows.
+    """
+
+    def __init__(self, size: int, beside: int = 0) -> None:
         self.count = 0
-        self.total = torch.zeros(size, dtype=torch.float64)
-        self.gram = torch.zeros(size, size, dtype=torch.float64)
-        self.shift: Tensor | None = None
+        self._first: Tensor | None = None  # sums of differences from a typical row cancel less
+        self._total = torch.zeros(size + beside, dtype=torch.float64)
+        self._gram = torch.zeros(size, size + beside, dtype=torch.float64)
+        self._size = size
 
-    def add(self, rows: Tensor) -> None:
-        """Take in rows of shape (samples, size)."""
-        if self.shift is None:
-            self.shift = rows.mean(0)  # sums of differences from a typical row cancel less
-        rows = rows - self.shift
+    def add(self, rows: Tensor, beside: Tensor | None = None) -> None:
+        """Take in rows of shape (samples, size), and what is beside them."""
+        parts = [rows] if beside is None else [rows, beside]
+        if self._first is None:
+            self._first = torch.cat([part.mean(0) for part in parts])
+        parts = [part - at for part, at in zip(parts, self._split(self._first), strict=False)]
         self.count += len(rows)
-        self.total += rows.sum(0).double()
-        self.gram += (rows.T @ rows).double()
+        self._total += torch.cat([part.sum(0) for part in parts]).double()
+        for held, part in zip(self._gram.split(self._sizes(), 1), parts, strict=False):
+            held += (parts[0].T @ part).double()
+
+    def _sizes(self) -> list[int]:
+        return [self._size, len(self._total) - self._size]
+
+    def _split(self, numbers: Tensor) -> tuple[Tensor, ...]:
+        return numbers.split(self._sizes())
 
     def mean(self) -> Tensor:
         """Return the mean of all rows."""
-        assert self.shift is not None
-        return self.shift.double() + self.total / self.count
+        assert self._first is not None
+        return self._split(self._first.double() + self._total / self.count)[0]
+
+    def mean_beside(self) -> Tensor:
+        """Return the mean of what is beside them."""
+        assert self._first is not None
+        return self._split(self._first.double() + self._total / self.count)[1]
 
     def covariance(self) -> Tensor:
         """Return the covariance of all rows."""
-        centre = self.total / self.count
-        return self.gram / self.count - torch.outer(centre, centre)
+        return self._centred()[:, : self._size]
+
+    def cross(self) -> Tensor:
+        """Return the covariance of the rows with what is beside them."""
+        return self._centred()[:, self._size :]
+
+    def _centred(self) -> Tensor:
+        centre = self._total / self.count
+        return self._gram / self.count - torch.outer(centre[: self._size], centre)
 
 
 def ridge(covariance: Tensor, strength: float = RIDGE) -> Tensor:
@@ -87,21 +111,30 @@ class Elimination:
 
 
 def backward_elimination(
-    covariances: Sequence[Tensor], kernels: Sequence[Tensor], units: Sequence[Ints], count: int, free: Ints
+    covariances: Sequence[Tensor],
+    kernels: Sequence[Tensor],
+    units: Sequence[Ints],
+    count: int,
+    free: Ints,
+    steps: int | None = None,
 ) -> Elimination:
     r"""Remove, again and again, the unit that the others can best stand in for.
 
     For each reader, with $Q = \Sigma^{-1}$ over what is left and B its kernels (both change as channels leave),
     channel i adds the error $B_{ii} / Q_{ii}$: its residual variance given the others, times the weight its readers
     give it. Then $B$ takes in the stand-ins and $Q$ loses i. `units[r][p]` is the unit at position p of reader r.
+    All that are free leave, or the first `steps`.
     """
+    steps = len(free) if steps is None else steps
+    if steps == 0:
+        return Elimination(np.empty(0, np.int64), np.empty(0))
     precisions = [torch.linalg.inv(ridge(c)).numpy() for c in covariances]
     weights = [b.double().numpy().copy() for b in kernels]
     alive = np.ones(count, np.bool_)
     open_units = np.zeros(count, np.bool_)
     open_units[free] = True
     order, errors, total = [], [], 0.0
-    for _ in range(len(free)):
+    for _ in range(steps):
         cost = np.zeros(count)
         for q, b, u in zip(precisions, weights, units, strict=True):
             np.add.at(cost, u[u >= 0], (np.diagonal(b) / np.maximum(np.diagonal(q), 1e-300))[u >= 0])
