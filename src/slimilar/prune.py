@@ -26,7 +26,7 @@ from slimilar.calibration import batch_size, gather, labelled_batches
 from slimilar.collector import resting
 from slimilar.copies import named_modules
 from slimilar.cost import CostModel, cost_model, count, human
-from slimilar.criteria import Criterion, Sight, Weights, facts, make
+from slimilar.criteria import Criterion, Sight, Weights, automatic, facts, make
 from slimilar.criteria.base import check_needs, check_training, phases_of
 from slimilar.errors import InvalidInput, VerificationError
 from slimilar.groups import ChannelGroup, Frozen, Residual
@@ -151,10 +151,10 @@ def prune(
 ) -> Result:
     """Return a NEW, smaller model of the same class; the given one is left as it was.
 
-    `calibration` is a tensor of unlabelled pictures, an iterable of batches, or "synthesize". With pictures, "auto"
-    chooses channels by what the output feels (for a budget) and fits the readers by least squares; without, it
-    is the paper's similarity, and readers take in what the channels that left are expected to have said, given
-    batch norms and filters alone. How far to go: a `threshold`, a budget (`flops`, `macs`, `params`), a `ratio` of
+    `calibration` is a tensor of unlabelled pictures, an iterable of batches, or "synthesize". With 32 pictures or
+    more, "auto" chooses channels by what the output feels (for a budget), with fewer by the paper's similarity, and
+    fits the readers by least squares; without any, readers take in what the channels that left are expected to have
+    said, given batch norms and filters alone. How far to go: a `threshold`, a budget (`flops`, `macs`, `params`), a `ratio` of
     channels that every layer loses, or a `quantile` of all channels.
 
     >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3))
@@ -168,16 +168,16 @@ def prune(
     choose(substitute, SUBSTITUTES, "substitute")
     model = check_model(model)
     _check_example(example)
-    if criterion == "auto":
-        criterion = "similarity" if calibration is None or threshold is not None else "span"
     pictures = None
     if wants_synthesis(calibration):
-        # said before minutes of synthesis
-        check_needs(make(criterion, linkage), facts(criterion), pictures=True, labels=False)
+        if criterion != "auto":  # said before minutes of synthesis
+            check_needs(make(criterion, linkage), facts(criterion), pictures=True, labels=False)
         calibration = pictures = synthesize(model, example, seed=seed, progress=progress)
     elif calibration is not None:  # once: a generator has no second pass, a shuffled loader another one
         calibration, beside = gather(calibration, PICTURES)
         labels = beside if labels is None else labels
+    if criterion == "auto":
+        criterion = automatic(0 if calibration is None else len(calibration), threshold)
     with resting() if calibration is None else nullcontext():
         plan = analyze(
             model, example, criterion=criterion, calibration=calibration, labels=labels, linkage=linkage,

@@ -47,7 +47,9 @@ def analyze(
     out = Output(json, quiet)
     opened = open_model(model, weights, input, base)
     asked = _asked(residual, linkage, exclude, min_channels, criterion, calibrate, seed, trained)
-    plan = make_plan(out, opened, asked, calibrated(out, opened, asked, pictures, normalise))
+    shown = calibrated(out, opened, asked, pictures, normalise)
+    asked = asked.settled(shown)
+    plan = make_plan(out, opened, asked, shown)
     cuts = reachable(plan)
     out.say(f"[bold]{escape(opened.title)}[/]  {plan.before}")
     _show_layers(out, plan, cuts)
@@ -63,8 +65,6 @@ def _asked(
     residual: str, linkage: str, exclude: list[str] | None, least: int, criterion: str, calibrate: str | None,
     seed: int, trained: bool,
 ) -> Asked:  # fmt: skip
-    if criterion == "auto":
-        criterion = "similarity" if calibrate is None else "span"
     return Asked(
         residual, linkage, tuple(exclude or ()), least, criterion, calibrate, seed=seed, trained=trained
     )
@@ -157,7 +157,9 @@ def explore(
     output = Output(json, quiet)
     opened = open_model(model, weights, input, base)
     asked = _asked(residual, linkage, exclude, min_channels, criterion, calibrate, seed, trained)
-    plan = make_plan(output, opened, asked, calibrated(output, opened, asked, pictures, normalise))
+    shown = calibrated(output, opened, asked, pictures, normalise)
+    asked = asked.settled(shown)
+    plan = make_plan(output, opened, asked, shown)
     page = _write_page(output, out, opened, asked, plan)
     output.answer({"report": str(page)})
     if open:

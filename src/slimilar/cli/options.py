@@ -76,7 +76,7 @@ Criterion = Annotated[
     str,
     typer.Option(
         help="Which channels leave: similarity (the paper), span (by what the output feels; needs --calibrate), "
-        "auto: span for a budget with pictures, else similarity. slimilar criteria lists all.",
+        "auto: span for a budget with 32 pictures or more, else similarity. slimilar criteria lists all.",
     ),
 ]
 Trained = Annotated[

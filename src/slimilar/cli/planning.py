@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from slimilar.cli.needs import check_needs, wants_labels
@@ -32,6 +32,15 @@ class Asked:
     substitute: str = "auto"
     seed: int = 0
     trained: bool = False
+
+    def settled(self, calibration: Any, threshold: float | None = None) -> Asked:
+        """Return them with what "auto" stands for, given the pictures that were read."""
+        if self.criterion != "auto":
+            return self
+        from slimilar.criteria import automatic
+
+        count = 0 if calibration is None else len(calibration)
+        return replace(self, criterion=automatic(count, threshold))
 
     def words(self) -> str:
         """Return them as on a command line, without those that are as usual."""
@@ -80,9 +89,10 @@ def command_of(opened: Opened, asked: Asked) -> str:
 
 def calibrated(out: Output, opened: Opened, asked: Asked, count: int | None, normalise: str) -> Any:
     """Return pictures, read or synthesised, or None where none are asked for; with labels where they are needed."""
-    check_needs(asked.criterion, asked.calibrate, asked.trained, opened.model)
+    criterion = asked.settled(None).criterion  # what "auto" may come to needs nothing
+    check_needs(criterion, asked.calibrate, asked.trained, opened.model)
     with out.working("Reading pictures") as tell:
-        labels = wants_labels(asked.criterion)
+        labels = wants_labels(criterion)
         found = calibration(opened, asked.calibrate, count or 512, normalise, labels)
         if not isinstance(found, str):
             return found

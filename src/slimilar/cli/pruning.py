@@ -54,13 +54,12 @@ def prune(
     wanted: dict[str, Any] = {"threshold": threshold, "flops": flops, "macs": macs, "params": params}
     check_one({**wanted, "latency": latency})
     cut_options = {"round_to": round_to, "thresholds": parse_layers(layer)}
-    if criterion == "auto":
-        criterion = "similarity" if calibrate is None or threshold is not None else "span"
     asked = Asked(
         residual, linkage, tuple(exclude or ()), min_channels, criterion, calibrate, substitute, seed, trained
     )
     opened = open_model(model, weights, input, base)
     shown = calibrated(output, opened, asked, pictures, normalise)
+    asked = asked.settled(shown, threshold)
     plan = make_plan(output, opened, asked, shown)
     found = None
     if latency is not None:

@@ -65,6 +65,8 @@ def _entry(maker: Callable[[], Criterion], facts: Facts | None = None) -> _Entry
     return _Entry(lambda _: maker(), facts)
 
 
+ENOUGH = 32  # pictures: with fewer, what they span is chance, and similarity does better (benchmarks/few_pictures.py)
+
 _KNOWN: dict[str, _Entry] = {
     "similarity": _Entry(lambda linkage: Similarity(linkage), Similarity.facts),
     "span": _entry(
@@ -110,6 +112,15 @@ def available() -> tuple[str, ...]:
     ('similarity', 'span')
     """
     return tuple(_KNOWN)
+
+
+def automatic(pictures: int, threshold: float | None = None) -> str:
+    """Return what "auto" stands for: `span` for a budget with pictures enough, else the paper's similarity.
+
+    >>> automatic(0), automatic(16), automatic(1024), automatic(1024, threshold=0.1)
+    ('similarity', 'similarity', 'span', 'similarity')
+    """
+    return "span" if pictures >= ENOUGH and threshold is None else "similarity"
 
 
 def facts(criterion: Criterion | str) -> Facts:

@@ -41,8 +41,9 @@ def dataset(
     elif path.is_dir():
         found = _folder(path, split, size)
     else:
+        why = "which is neither a folder nor a .npz file" if path.exists() else "but there is no such folder"
         raise DataError(
-            f"data must be 'demo', {', '.join(map(repr, CLASSES))}, a .npz file or a folder, got {name!r}"
+            f"data must be 'demo', {', '.join(map(repr, CLASSES))}, a .npz file or a folder, got {name!r}, {why}"
         )
     return found if normalisation is None else replace(found, normalisation=normalisation)
 

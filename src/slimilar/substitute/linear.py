@@ -27,6 +27,7 @@ from slimilar.substitute.solve import Moments
 
 Kept = NDArray[np.bool_]
 
+_PASSES = 32  # multiply-adds that one look at an output is worth: it is memory that takes the time
 LARGEST = 6000  # unknowns of one output channel; beyond, only channels are mixed and kernels keep their shape
 
 
@@ -189,7 +190,8 @@ def _fit_patches(
     candidates = torch.from_numpy(np.flatnonzero(seats.stays | seats.spare))
     size = len(candidates) * taps
     generator = torch.Generator().manual_seed(settings.seed + site.op)
-    rows = int(max(settings.rows * size, settings.effort / size**2))
+    gate = 2 * settings.steps * (size + _PASSES)
+    rows = int(max(settings.rows * size, settings.effort / (size * size + (size + gate) * outputs)))
     each = -(-min(rows, HELD // size, PAIRED // (size + 2 * outputs)) // len(pairs))
     parts = []
     for pair in pairs:
