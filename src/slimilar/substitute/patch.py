@@ -96,9 +96,12 @@ def fit(
     constant = moments.mean_beside() - centre @ kernel
     if steps and all(p[2] is not None for p in pieces):
         ahead = [
-            Ahead(x[:, unknowns] if len(unknowns) < size else x, *_opening(y, at, sign)) for x, y, at in pieces
+            Ahead(x[:, unknowns] if len(unknowns) < size else x, *_opening(y, at, sign))
+            for x, y, at in pieces
         ]
-        kernel, constant = _gated(ahead, kernel, constant, centre, prior[unknowns], level, factor, sign, steps)
+        kernel, constant = _gated(
+            ahead, kernel, constant, centre, prior[unknowns], level, factor, sign, steps
+        )
     return Fit(kernel, constant, chosen)
 
 
