@@ -207,6 +207,9 @@ def _calls():
         (torch.ops.aten.cat, ([x, y[:, :2].contiguous()], -3)),
         (torch.ops.aten.add, (x, y)),
         (torch.ops.aten.mul_, (x, y)),
+        (torch.ops.aten.mean, (x, [-1, -2], True)),
+        (torch.ops.aten.mean, (x, [2, 3])),
+        (torch.ops.aten.mean, (x, [0])),
     )
     yield from (
         (getattr(torch.ops.aten, n), (x,)) for n in ("relu", "silu", "gelu", "hardswish_", "elu", "mish")
@@ -238,5 +241,7 @@ def test_what_is_unusual_is_left_to_torch(args):
     assert shortcut("aten.cat", args, {}) is None
     assert shortcut("aten.add", (torch.zeros(3, 1), torch.zeros(1, 3)), {}) is None
     assert shortcut("aten.relu", (torch.zeros(3, dtype=torch.int64),), {}) is None
+    for axes in ([], [0, -2], [2], None):
+        assert shortcut("aten.mean", (torch.zeros(3, 3), axes), {}) is None
     wrong = (torch.zeros(1, 3, 4, 4), torch.zeros(2, 4, 1, 1), None, [1, 1], [0, 0], [1, 1], False, [0, 0], 1)
     assert shortcut("aten.convolution", wrong, {}) is None

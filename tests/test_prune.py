@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import gc
 import re
+import weakref
 from collections.abc import Callable
 
 import numpy as np
@@ -393,3 +395,17 @@ def test_auto_leaves_span_to_those_with_pictures_enough(count: int, chosen: str)
     nn.init.normal_(net[1].weight), nn.init.normal_(net[1].bias)
     shown = torch.randn(count, 3, 8, 8)
     assert slimilar.prune(net.eval(), shown[:1], flops=0.6, calibration=shown).plan.criterion == chosen
+
+
+def test_what_pruning_made_is_freed_without_the_garbage_collector():
+    net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3))
+    nn.init.normal_(net[1].weight), nn.init.normal_(net[1].bias)
+    gc.collect()
+    gc.disable()
+    try:
+        result = slimilar.prune(net, torch.zeros(1, 3, 8, 8), threshold=0.3, substitute="none")
+        watched = [weakref.ref(x) for x in (net, result.model, result.plan.structure.trace)]
+        del net, result
+        assert [ref() for ref in watched] == [None, None, None]
+    finally:
+        gc.enable()

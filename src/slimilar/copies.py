@@ -41,19 +41,16 @@ def check_model(model: object) -> nn.Module:
 def named_modules(model: nn.Module) -> dict[str, nn.Module]:
     """Return every module once, by its first path: what torch's method of that name yields, several times faster."""
     found: dict[str, nn.Module] = {}
-    seen: set[int] = set()
-
-    def visit(path: str, module: nn.Module) -> None:
-        if id(module) not in seen:
-            seen.add(id(module))
-            found[path] = module
-            start = f"{path}." if path else ""
-            for name, child in module._modules.items():
-                if child is not None:
-                    visit(start + name, child)
-
-    visit("", model)
+    _enter_modules(found, set(), "", model)
     return found
+
+
+def _enter_modules(found: dict[str, nn.Module], seen: set[int], path: str, module: nn.Module) -> None:
+    seen.add(id(module))
+    found[path] = module
+    for name, child in module._modules.items():
+        if child is not None and id(child) not in seen:
+            _enter_modules(found, seen, f"{path}.{name}" if path else name, child)
 
 
 def named_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -98,8 +95,11 @@ def copy_with(model: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
 
     Names that are not given keep a copy of their tensor. Tied tensors stay tied.
     """
+    return _copy_with(model, named_tensors(model), tensors)
+
+
+def _copy_with(model: nn.Module, held: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> nn.Module:
     memo: dict[int, Any] = {}
-    held = named_tensors(model)
     for name, old in held.items():
         new = tensors.get(name)
         if new is not None:
@@ -134,11 +134,11 @@ def _is_alone(tensor: Tensor) -> bool:
 
 def shadow(model: nn.Module) -> nn.Module:
     """Return a copy in eval mode that shares the parameters and has buffers of its own, to run without a trace."""
+    held = named_tensors(model)
     own = {
-        name: t.detach() if isinstance(t, nn.Parameter) else t.detach().clone()
-        for name, t in named_tensors(model).items()
+        name: t.detach() if isinstance(t, nn.Parameter) else t.detach().clone() for name, t in held.items()
     }
-    return switch_to_eval(copy_with(model, own))
+    return switch_to_eval(_copy_with(model, held, own))
 
 
 # What copy.deepcopy returns as it is; asked here, because a network has tens of thousands of such attributes.
@@ -201,11 +201,16 @@ def _ways(kind: type) -> set[str]:
     return set(vars(kind)) - ({"__setstate__"} if kind.__module__.startswith("torch.nn.") else set())
 
 
-def on_meta(model: nn.Module, shapes: Mapping[str, tuple[int, ...]] | None = None) -> nn.Module:
-    """Return a copy in eval mode whose tensors have a shape but no memory; its hooks come along."""
-    shapes = shapes or {}
+def on_meta(model: nn.Module, sizes: Mapping[tuple[str, int], int] | None = None) -> nn.Module:
+    """Return a copy in eval mode whose tensors have a shape but no memory; its hooks come along.
+
+    `sizes` are those of the axes, by tensor and number, that are not as long as the model's.
+    """
+    held = named_tensors(model)
+    shapes: dict[str, list[int]] = {}
+    for (name, axis), size in (sizes or {}).items():
+        shapes.setdefault(name, list(held[name].shape))[axis] = size
     empty = {
-        name: torch.empty(shapes.get(name, tuple(t.shape)), dtype=t.dtype, device="meta")
-        for name, t in named_tensors(model).items()
+        name: torch.empty(shapes.get(name, t.shape), dtype=t.dtype, device="meta") for name, t in held.items()
     }
-    return switch_to_eval(copy_with(model, empty))
+    return switch_to_eval(_copy_with(model, held, empty))

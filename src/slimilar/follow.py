@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from slimilar import ops
 from slimilar.copies import switch_to_eval
 from slimilar.groups import Grouping
-from slimilar.labels import Labels, axes_of, side_by_side
-from slimilar.records import Choices, Freeze, Op, Trace, Value
+from slimilar.labels import Labels, axes_of, on_axis, side_by_side
+from slimilar.records import Axis, Choices, Freeze, Op, Trace, Value
 from slimilar.rewrite import Kept, atoms_kept, operate, operate_on_meta, surgery
 from slimilar.trace import Tracer
 from slimilar.trees import Example
@@ -38,20 +38,38 @@ class Structure:
     choices: Choices
 
 
+@dataclass(frozen=True, eq=False)
+class _Axes:
+    """What stays of the axes of the original's parameters and buffers."""
+
+    home: Mapping[tuple[str, int], Axis]
+    stays: Kept  # for every atom
+
+    def labels(self, name: str, shape: tuple[int, ...]) -> Labels:
+        """Return the labels of a tensor of the smaller model."""
+        found = []
+        for axis, size in enumerate(shape):
+            home = self.home.get((name, axis))
+            if home is None or size < 2:
+                continue
+            atoms = home.first + np.flatnonzero(self.stays[home.first : home.first + home.size])
+            if len(atoms) == size:
+                found.append(on_axis(torch.from_numpy(atoms), axis, len(shape)))
+        return tuple(found)
+
+
 class _Held(Value):
     """A parameter or buffer of the smaller model, whose labels are found when a rule asks for them."""
 
-    def __init__(
-        self, shape: tuple[int, ...], name: str, find: Callable[[str, tuple[int, ...]], Labels]
-    ) -> None:
-        vars(self).update(shape=shape, name=name, dynamic=False, uniform=False, find=find)
+    def __init__(self, shape: tuple[int, ...], name: str, axes: _Axes) -> None:
+        vars(self).update(shape=shape, name=name, dynamic=False, uniform=False, axes=axes)
 
-    find: Callable[[str, tuple[int, ...]], Labels]
+    axes: _Axes
 
     def __getattr__(self, attribute: str) -> Any:
         if attribute != "labels" or self.name is None:
             raise AttributeError(attribute)
-        vars(self)["labels"] = found = self.find(self.name, self.shape)
+        vars(self)["labels"] = found = self.axes.labels(self.name, self.shape)
         return found
 
 
@@ -70,7 +88,7 @@ class Follower(Tracer):
             int, tuple[Tensor, Tensor | None]
         ] = {}  # id -> a factor, kept alive, and what stays of it
         self.together = original.together
-        self.home = {(a.tensor, a.axis): a for a in original.axes}
+        self._axes = _Axes({(a.tensor, a.axis): a for a in original.axes}, self.stays)
 
     def tie(self, a: Tensor, b: Tensor, sums: bool = False) -> None:
         x, y = side_by_side(a, b)
@@ -94,19 +112,6 @@ class Follower(Tracer):
     def frozen_so_far(self) -> list[Freeze]:
         return [f for f in self.original.freezes if f.op <= len(self.ops)]
 
-    def _label_axes(self, name: str, shape: tuple[int, ...]) -> Labels:
-        found = []
-        for axis, size in enumerate(shape):
-            home = self.home.get((name, axis))
-            if home is None or size < 2:
-                continue
-            atoms = home.first + np.flatnonzero(self.stays[home.first : home.first + home.size])
-            if len(atoms) == size:
-                found.append(
-                    torch.from_numpy(atoms).reshape([-1 if a == axis else 1 for a in range(len(shape))])
-                )
-        return tuple(found)
-
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
@@ -128,7 +133,7 @@ class Follower(Tracer):
         name = self._names.get(id(tensor))
         if name is None:
             return super()._meet(tensor)
-        return self._store(tensor, _Held(tuple(tensor.shape), name, self._label_axes))
+        return self._store(tensor, _Held(tuple(tensor.shape), name, self._axes))
 
     def _note(self, call: ops.Call, inputs: list[int], given: list[Any]) -> None:
         index, expected = len(self.ops), self._expected(call)

@@ -106,8 +106,9 @@ def analyze(
     _check_options(residual, min_channels)
     chosen, declared = make(criterion, linkage), facts(criterion)
     excluded = _excluded(model, exclude)
-    _check_finite(model)
-    weights = Weights(named_tensors(model), phases=phases_of(model))
+    tensors = named_tensors(model)
+    _check_finite(tensors)
+    weights = Weights(tensors, phases=phases_of(model))
     check_needs(chosen, declared, calibration is not None, labels=True)
     check_training(chosen, declared, weights)
     batches, known = (
@@ -332,8 +333,8 @@ def _check_options(residual: str, min_channels: int) -> None:
         raise InvalidInput(f"min_channels must be a whole number of at least 1, got {min_channels!r}")
 
 
-def _check_finite(model: nn.Module) -> None:
-    for name, tensor in named_tensors(model).items():
+def _check_finite(tensors: Mapping[str, Tensor]) -> None:
+    for name, tensor in tensors.items():
         if not tensor.is_floating_point() or tensor.is_meta:
             continue
         # A sum with NaN or infinity in it is not finite, and much cheaper than looking at each; it may overflow.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache, cached_property
 from typing import Any
@@ -43,15 +43,16 @@ class Op:
     def arguments(self) -> Mapping[str, Any]:
         """The arguments by name, defaults included; tensors are the indices of their values, wrapped in `Ref`."""
         inputs = iter(self.inputs)
-
-        def put(x: Any) -> Any:
-            if type(x) in (list, tuple):
-                return [put(y) for y in x]
-            return Ref(next(inputs)) if x is HERE else x
-
-        found = [put(x) for x in self.given]
+        found = [_placed(x, inputs) for x in self.given]
         count = len(found) - len(self.keywords)
         return by_name(self.func, found[:count], dict(zip(self.keywords, found[count:], strict=True)))
+
+
+def _placed(x: Any, inputs: Iterator[int]) -> Any:
+    """Return an argument with the next of the inputs wherever it has a tensor."""
+    if type(x) in (list, tuple):
+        return [_placed(y, inputs) for y in x]
+    return Ref(next(inputs)) if x is HERE else x
 
 
 @cache

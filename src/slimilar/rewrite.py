@@ -122,12 +122,14 @@ def mend(small: nn.Module, surgery: Surgery) -> None:
         select_from(norm, torch.from_numpy(index).to(held.device))
     for name in surgery.biases:
         add_bias(small.get_submodule(name))
-    modes = [(part, part.training) for part in named_modules(small).values()]
-    switch_to_eval(small)  # looking at a weight under spectral_norm changes it in training
-    for part, _ in modes:
+    parts = named_modules(small).values()
+    training = [part for part in parts if part.training]
+    if training:
+        switch_to_eval(small)  # looking at a weight under spectral_norm changes it in training
+    for part in parts:
         describe(part)
-    for part, training in modes:
-        vars(part)["training"] = training
+    for part in training:
+        vars(part)["training"] = True
 
 
 def add_bias(module: Any) -> None:
@@ -185,9 +187,6 @@ _DESCRIBE: list[tuple[Any, Callable[[Any], dict[str, Any]]]] = [
 
 def operate_on_meta(model: nn.Module, surgery: Surgery) -> nn.Module:
     """Return the smaller model as shapes only."""
-    shapes = {name: list(t.shape) for name, t in named_tensors(model).items()}
-    for (name, axis), index in surgery.indices.items():
-        shapes[name][axis] = len(index)
-    small = on_meta(model, {name: tuple(shape) for name, shape in shapes.items()})
+    small = on_meta(model, {place: len(index) for place, index in surgery.indices.items()})
     mend(small, surgery)
     return small

@@ -56,6 +56,12 @@ def _convolution(
     return torch.empty([x.shape[0], weight.shape[0], *space], dtype=x.dtype, device="meta")
 
 
+def _mean(x: Tensor, axes: list[int], keepdim: bool = False) -> Tensor:
+    gone = {axis % x.ndim for axis in axes}
+    shape = [1 if a in gone else n for a, n in enumerate(x.shape) if keepdim or a not in gone]
+    return torch.empty(shape, dtype=x.dtype, device="meta")
+
+
 def _new(x: Tensor, *_: Any) -> Tensor:
     return _like(x)
 
@@ -76,6 +82,8 @@ def shortcut(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Callab
         return _batch_norm
     if name == "aten.convolution" and _convolves(*args):
         return _convolution
+    if name == "aten.mean" and _has_axes(*args):
+        return _mean
     return _cat if name == "aten.cat" and _alike(*args) else None
 
 
@@ -104,6 +112,17 @@ def _alike(tensors: list[Tensor], dim: int = 0) -> bool:
         and _dense(t)
         and all(m == n for a, (m, n) in enumerate(zip(t.shape, first.shape, strict=True)) if a != axis)
         for t in tensors
+    )
+
+
+def _has_axes(x: Tensor, axes: Any = None, *_: Any) -> bool:
+    return (
+        x.is_floating_point()
+        and _dense(x)
+        and type(axes) is list
+        and len(axes) > 0
+        and all(type(axis) is int and -x.ndim <= axis < x.ndim for axis in axes)
+        and len({axis % x.ndim for axis in axes}) == len(axes)
     )
 
 

@@ -53,10 +53,13 @@ from slimilar.shapes import shortcut
 from slimilar.trees import Example, arguments, dissect, map_tensors, tensors_in
 
 
-@cache
 def name_of(func: Any) -> str:
     """Return the name of an operator without its overload."""
-    name: str = func.name()
+    return _without_overload(func.name())
+
+
+@cache
+def _without_overload(name: str) -> str:
     return name.split(".")[0].replace("::", ".")
 
 
@@ -228,7 +231,7 @@ class Tracer(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         ins, given = dissect((*args, *kwargs.values()) if kwargs else args)
-        if self.meta and not all(t.is_meta for t in ins):
+        if self.meta and False in [t.is_meta for t in ins]:
             args, kwargs = map_tensors(self._to_meta, (args, kwargs))
             ins = [self._to_meta(t) for t in ins]
         name = name_of(func)
@@ -239,7 +242,8 @@ class Tracer(TorchDispatchMode):
         if place is None:
             self._places[module] = place = _place(module, self.modules)
         signature = (name, place, turn)
-        before = [self.index(t) for t in ins]
+        known = self._known
+        before = [known[id(t)][1] if id(t) in known else self._meet(t) for t in ins]
         seen = [self.values[i] for i in before]
         quick = shortcut(name, args, kwargs) if self.meta else None
         result = quick(*args) if quick else func(*args, **kwargs)
@@ -256,14 +260,16 @@ class Tracer(TorchDispatchMode):
 
     def _record(self, call: ops.Call, inputs: list[int], given: list[Any], labels: list[Labels]) -> None:
         seen = call.seen
-        dynamic = any(v.dynamic for v in seen)
+        dynamic = True in [v.dynamic for v in seen]
         uniform = ops.is_uniform(call)
         self._any_uniform = self._any_uniform or (uniform and any(out.numel() for out in call.outs))
         if call.overwrites and seen:
             self._overwrite(call, seen[0].labels, labels[0])
         outputs = tuple(
-            self._store(out, Value(tuple(out.shape), self._settle(found), None, dynamic, uniform))
-            for out, found in zip(call.outs, labels, strict=True)
+            [
+                self._store(out, Value(tuple(out.shape), self._settle(found), None, dynamic, uniform))
+                for out, found in zip(call.outs, labels, strict=True)
+            ]
         )
         self.ops.append(
             Op(
@@ -423,14 +429,14 @@ def _place(path: str, modules: Mapping[str, nn.Module]) -> str:
     A class of the user's runs the same code under whatever number it stands in a list; one of torch's runs for
     the list that it stands in.
     """
-    parts = path.split(".") if path else []
-    around = [
-        type(modules[".".join(parts[:i])]).__name__ for i in range(max(0, len(parts) - 2), len(parts) + 1)
-    ]
-    own = parts[-1:]
-    if own and own[0].isdigit() and not type(modules[path]).__module__.startswith("torch.nn"):
-        own = []
-    return ".".join([*around, *own])
+    around = [path]
+    while around[-1] and len(around) < 3:
+        around.append(around[-1].rpartition(".")[0])
+    place = ".".join([type(modules[p]).__name__ for p in reversed(around)])
+    own = path.rpartition(".")[2]
+    if not own or (own.isdigit() and not type(modules[path]).__module__.startswith("torch.nn")):
+        return place
+    return f"{place}.{own}"
 
 
 def trace(model: nn.Module, example: Example, choices: Choices | None = None) -> Trace:

@@ -11,6 +11,7 @@ from dataclasses import replace
 import numpy as np
 from torch import nn
 
+from slimilar.copies import named_parameters
 from slimilar.labels import Atoms
 from slimilar.records import Asleep, Axis, Freeze, Integer, Trace
 
@@ -20,7 +21,7 @@ def wake(model: nn.Module, seen: Trace) -> bool:
     used = {axis.tensor for axis in seen.axes}
     sleeping = {
         name.rpartition(".")[0]
-        for name, p in model.named_parameters()
+        for name, p in named_parameters(model).items()
         if name not in used and max(p.shape, default=0) > 1
     }
     for path in sleeping:

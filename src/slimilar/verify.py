@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from slimilar.copies import copy_with, shadow
+from slimilar.copies import copy_with, named_modules, named_parameters, shadow, switch_to_eval
 from slimilar.errors import VerificationError
 from slimilar.groups import Grouping
 from slimilar.records import Trace
@@ -49,15 +49,16 @@ class Masked(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.masks = masks
         self.names: list[str] = []
-        self._turns: Counter[str] = Counter()
+        self._turns: dict[str, int] = {}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         name = name_of(func)
         kind = _ALIKE.get(name, name)
-        place = (kind, self._turns[kind])
-        self._turns[kind] += 1
+        turn = self._turns.get(kind, 0)
+        self._turns[kind] = turn + 1
+        place = (kind, turn)
         self.names.append(name)
         if place in self.masks:
             args = self._silenced(args, self.masks[place])
@@ -74,7 +75,7 @@ class Masked(TorchDispatchMode):
     @property
     def complete(self) -> bool:
         """Whether every place at which channels are read has been passed."""
-        return all(turn < self._turns[kind] for kind, turn in self.masks)
+        return all(turn < self._turns.get(kind, 0) for kind, turn in self.masks)
 
 
 def masks_of(trace: Trace, grouping: Grouping, kept: Kept) -> Masks:
@@ -103,10 +104,11 @@ def verify(
 
     A difference in float32 is decided in float64. Models on the meta device have no numbers to compare.
     """
-    if any(t.is_meta for t in model.parameters()):
+    parameters = named_parameters(model).values()
+    if any(t.is_meta for t in parameters):
         return 0.0
     masks = masks_of(trace, grouping, kept)
-    wide = any(t.dtype in (torch.float16, torch.bfloat16) for t in model.parameters())
+    wide = any(t.dtype in (torch.float16, torch.bfloat16) for t in parameters)
     error = _error(model, small, example, trace, masks, torch.float32 if wide else None)
     if not error < 1e-4:
         error = _error(model, small, example, trace, masks, torch.float64)
@@ -183,8 +185,9 @@ def _plain_outputs(small: nn.Module, inputs: Example) -> list[Tensor]:
 @contextmanager
 def _in_eval_mode(model: nn.Module) -> Iterator[None]:
     """Switch a model of ours to eval mode and back, module by module."""
-    training = [m for m in model.modules() if m.training]
-    model.eval()
+    training = [m for m in named_modules(model).values() if m.training]
+    if training:
+        switch_to_eval(model)
     try:
         yield
     finally:
