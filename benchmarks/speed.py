@@ -3,9 +3,10 @@
     python benchmarks/speed.py [--runs 5] [--threads 1]
 
 Ours: `slimilar.prune(model, x, threshold=...)` end to end, verification included, plain removal. Torch-Pruning:
-building its graph and one step at 50 %. Runs take turns; times are medians of processor time on one thread, which other
-programs on the machine do not lengthen much. Memory is the growth of a process's peak over what it held before, each
-tool in a process of its own (Linux). Output: benchmarks/results/speed.txt.
+building its graph and one step at 50 %. Each tool has a process of its own, so that neither pays for memory or garbage
+that the other has left, and their runs take turns; times are medians of processor time on one thread, which other
+programs on the machine do not lengthen much. Memory is the growth of a new process's peak over what it held before
+(Linux). Output: benchmarks/results/speed.txt.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import platform
 import statistics
 import time
 from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import torch
@@ -59,7 +61,31 @@ TOOLS: dict[str, Callable[[nn.Module, torch.Tensor], None]] = {
 }
 
 
-def peak(tool: str, name: str, threads: int, answer: multiprocessing.Queue[float]) -> None:
+def own_process() -> ProcessPoolExecutor:
+    return ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+
+
+def seconds(tool: str, name: str, threads: int) -> float:
+    """Return the processor time of one run on a new model."""
+    torch.set_num_threads(threads)
+    net, x = model_of(name), torch.randn(1, 3, 224, 224)
+    start = time.process_time()
+    TOOLS[tool](net, x)
+    return time.process_time() - start
+
+
+def times(name: str, runs: int, threads: int) -> dict[str, list[float]]:
+    """Return the times of all runs by tool."""
+    found: dict[str, list[float]] = {tool: [] for tool in TOOLS}
+    with own_process() as a, own_process() as b:
+        for _ in range(runs):
+            for process, tool in zip((a, b), TOOLS, strict=True):
+                found[tool].append(process.submit(seconds, tool, name, threads).result())
+    return found
+
+
+def peak(tool: str, name: str, threads: int) -> float:
+    """Return the MiB by which the peak of a new process grows."""
     torch.set_num_threads(threads)
     net, x = model_of(name), torch.randn(1, 3, 224, 224)
     import torch_pruning  # noqa: F401  both processes hold the same libraries
@@ -68,7 +94,7 @@ def peak(tool: str, name: str, threads: int, answer: multiprocessing.Queue[float
     Path("/proc/self/clear_refs").write_text("5")  # start a new peak
     before = _status("VmRSS")
     TOOLS[tool](net, x)
-    answer.put((_status("VmHWM") - before) / 1024)
+    return (_status("VmHWM") - before) / 1024
 
 
 def _status(key: str) -> int:
@@ -77,13 +103,8 @@ def _status(key: str) -> int:
 
 
 def memory(tool: str, name: str, threads: int) -> float:
-    context = multiprocessing.get_context("spawn")
-    answer: multiprocessing.Queue[float] = context.Queue()
-    process = context.Process(target=peak, args=(tool, name, threads, answer))
-    process.start()
-    found = answer.get()
-    process.join()
-    return found
+    with own_process() as process:
+        return process.submit(peak, tool, name, threads).result()
 
 
 def main() -> None:
@@ -93,7 +114,6 @@ def main() -> None:
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
-    torch.set_num_threads(args.threads)
     versions = f"torch {torch.__version__}, slimilar {slimilar.__version__}, torch-pruning {_version()}"
     columns = ("slimilar s", "torch-pruning s", "faster", "goal", "slimilar MiB", "torch-pruning MiB")
     lines = [
@@ -102,14 +122,7 @@ def main() -> None:
         " ".join([f"{'network':<14}", *(f"{c:>{max(7, len(c))}}" for c in columns)]),
     ]
     for name, goal in GOALS.items():
-        seconds: dict[str, list[float]] = {tool: [] for tool in TOOLS}
-        for _ in range(args.runs):
-            for tool, run in TOOLS.items():
-                net, x = model_of(name), torch.randn(1, 3, 224, 224)
-                start = time.process_time()
-                run(net, x)
-                seconds[tool].append(time.process_time() - start)
-        a, b = (statistics.median(seconds[tool]) for tool in TOOLS)
+        a, b = (statistics.median(found) for found in times(name, args.runs, args.threads).values())
         mine, theirs = (memory(tool, name, args.threads) for tool in TOOLS)
         lines.append(
             f"{name:<14} {a:>10.2f} {b:>15.2f} {b / a:>6.1f}x {goal:>6.0f}x {mine:>12.0f} {theirs:>17.0f}"
