@@ -23,6 +23,8 @@ def layer(seed, kind, linkage):
     beta, gamma = rng.normal(0, 0.5, (n, norms)), rng.uniform(0.01, 1.5, (norms, n))
     if kind == "round":
         beta, gamma = beta.round(1), gamma.round(1)
+    if kind == "half":
+        beta, gamma = (x.astype(np.float16).astype(np.float64) for x in (beta, gamma))
     if kind == "dead":
         beta[: n // 2], gamma[:, : n // 2] = 0, 0
     if kind == "one gamma":
@@ -31,7 +33,7 @@ def layer(seed, kind, linkage):
 
 
 @pytest.mark.parametrize("linkage", ["average", "complete", "single"])
-@pytest.mark.parametrize("kind", ["any", "round", "dead", "one gamma"])
+@pytest.mark.parametrize("kind", ["any", "round", "half", "dead", "one gamma"])
 def test_steps_below_a_threshold_are_those_of_the_whole_tree(kind, linkage):
     told = 0
     for seed in range(20):

@@ -27,7 +27,7 @@ from slimilar.similarity import (
 # Sums of float64 in another order differ by less; heights as close to a threshold as this are left to the whole tree.
 _ROUNDING, _MARGIN = 1e-12, 1e-8
 # Channels of one variance may be equally far from a third, and who goes first then depends on who else is there.
-# Few channels with other numbers may, too, if these are round; and few cost little.
+# Channels with other numbers may, too, if these are few or round, as in half precision.
 _FEW = 64
 
 
@@ -93,7 +93,9 @@ class Layer:
         """
         reach = low + (threshold + 2 * _MARGIN) * (high - low)
         close = np.flatnonzero(self._least() < reach * (1 + _ROUNDING))
-        if len(self.units) < _FEW or len(np.unique(self.variance[close])) < len(close):
+        # Quiet channels are everybody's nearest: beside each other in memory they are found in two thirds of the time.
+        close = close[np.argsort(self.variance[close])]
+        if len(self.units) < _FEW or _may_tie(self.means[close], self.variance[close]):
             close = np.arange(len(self.units))
         tree = self._tree(close, low, high)
         steps, beyond = np.searchsorted(
@@ -110,6 +112,13 @@ class Layer:
         units = self.units[close]
         removed, stand_in = merged(tree, self.size[close].tolist())
         return RemovalOrder(units[removed], np.maximum.accumulate(tree[:, 2]), units[stand_in])
+
+
+def _may_tie(means: Floats, variance: Floats) -> bool:
+    """Tell whether two of some variances, in order, are equal, or most means as round as in half precision."""
+    with np.errstate(over="ignore"):
+        is_round = means == means.astype(np.float16)
+    return bool((variance[1:] == variance[:-1]).any() or 2 * is_round.sum() > is_round.size)
 
 
 class LateOrder(RemovalOrder):

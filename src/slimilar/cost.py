@@ -125,13 +125,13 @@ class _Counter:
         """Return the number of elements: a constant and the vectors whose widths it is multiplied with."""
         labelled = {a for f in value.labels for a in axes_of(f)}
         plain = math.prod(n for a, n in enumerate(value.shape) if a not in labelled)
-        return plain, [self.vector(f.reshape(-1).numpy()) for f in value.labels]
+        return plain, [self.vector(f.numpy().reshape(-1)) for f in value.labels]
 
     def axis(self, value: Value, axis: int) -> tuple[int, list[int]]:
         """Return the length of one axis in the same form."""
         for f in value.labels:
             if axes_of(f) == (axis,):
-                return 1, [self.vector(f.reshape(-1).numpy())]
+                return 1, [self.vector(f.numpy().reshape(-1))]
         return value.shape[axis], []
 
     def value(self, op: Op, name: str) -> Value | None:

@@ -162,10 +162,22 @@ def _written_together(trace: Trace) -> list[Atoms]:
         return []
     pairs = [np.stack([np.full(len(v), v[0]), v]) for v in vectors]
     together = classes(int(label.max()) + 1, pairs)
-    found: dict[int, list[int]] = {}
+    found: dict[int, list[Atoms]] = {}
     for v in vectors:
-        found.setdefault(int(together[v[0]]), []).extend(v.tolist())
-    return [np.array(list(dict.fromkeys(units)), np.int64) for units in found.values()]
+        found.setdefault(int(together[v[0]]), []).append(v)
+    first = np.empty(len(together), np.int64)
+    return [_each_once(np.concatenate(parts), first) for parts in found.values()]
+
+
+def _each_once(units: Atoms, first: Atoms) -> Atoms:
+    """Return units without repetition, in the order in which they show; `first` is room for a number for each.
+
+    >>> _each_once(np.array([4, 1, 4, 0]), np.empty(5, np.int64)).tolist()
+    [4, 1, 0]
+    """
+    places = np.arange(len(units))
+    first[units[::-1]] = places[::-1]  # of several the last counts, which is the first to show
+    return units[first[units] == places]
 
 
 @dataclass(eq=False)
@@ -348,7 +360,7 @@ class Coupled:
         for i, op in enumerate(self.trace.ops):
             for value in op.outputs[:1] if i not in ends else ():
                 for factor in self.trace.values[value].labels:
-                    yield op, factor.reshape(-1).numpy()
+                    yield op, factor.numpy().reshape(-1)
 
     def group(self, g: int, fixed: Mapping[int, str], residual: bool) -> ChannelGroup:
         """Return a group; most that is coupled to it is looked up when it is asked for."""

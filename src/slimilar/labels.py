@@ -56,7 +56,7 @@ def align(factor: Tensor, ndim: int) -> Tensor:
 
 def atoms_in(factors: Iterable[Tensor]) -> Atoms:
     """Return the distinct atoms that occur in some factors."""
-    found = [f.reshape(-1).numpy() for f in factors]
+    found = [f.numpy().reshape(-1) for f in factors]
     if not found:
         return np.empty(0, np.int64)
     flat = np.unique(np.concatenate(found))
@@ -67,7 +67,7 @@ def side_by_side(a: Tensor, b: Tensor) -> tuple[Atoms, Atoms]:
     """Return two factors, broadcast against each other, as vectors."""
     if a.shape != b.shape:
         a, b = torch.broadcast_tensors(a, b)
-    return a.reshape(-1).numpy(), b.reshape(-1).numpy()
+    return a.numpy().reshape(-1), b.numpy().reshape(-1)
 
 
 class Ties:
@@ -97,7 +97,8 @@ def roots(label: Atoms, pairs: Atoms) -> Atoms:
     """
     label, (a, b) = label.copy(), pairs
     while True:
-        up, down = np.minimum(label[a], label[b]), np.maximum(label[a], label[b])
+        one, other = label[a], label[b]
+        up, down = np.minimum(one, other), np.maximum(one, other)
         apart = np.flatnonzero(up != down)
         if not len(apart):
             return label

@@ -163,7 +163,7 @@ def _blame(structure: Structure, index: int) -> Op | None:
     op = next(copies, None)
     if op is None or op.signature in structure.choices.stiff:
         return None
-    atoms = [factor.reshape(-1).numpy() for i in op.inputs for factor in found.values[i].labels]
+    atoms = [factor.numpy().reshape(-1) for i in op.inputs for factor in found.values[i].labels]
     units = np.append(structure.grouping.unit_of, FIXED)[np.concatenate([np.empty(0, np.int64), *atoms])]
     return op if (units >= 0).any() else None
 

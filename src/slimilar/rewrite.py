@@ -36,12 +36,13 @@ def atoms_kept(grouping: Grouping, kept: Kept) -> Kept:
 def kept_indices(trace: Trace, grouping: Grouping, kept: Kept) -> AxisIndex:
     """Return the indices that stay, for every parameter or buffer axis that loses any."""
     stays = atoms_kept(grouping, kept)
-    found = {}
-    for axis in trace.axes:
-        mask = stays[axis.first : axis.first + axis.size]
-        if not mask.all():
-            found[axis.tensor, axis.axis] = np.flatnonzero(mask)
-    return found
+    firsts = [axis.first for axis in trace.axes]  # each axis ends where the next begins
+    whole = np.logical_and.reduceat(stays, firsts) if firsts else ()
+    return {
+        (axis.tensor, axis.axis): np.flatnonzero(stays[axis.first : axis.first + axis.size])
+        for axis, all_stay in zip(trace.axes, whole, strict=True)
+        if not all_stay
+    }
 
 
 def take(tensor: Tensor, indices: Mapping[int, NDArray[np.int64]]) -> Tensor:

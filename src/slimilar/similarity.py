@@ -99,8 +99,9 @@ def pair_distances(means: Floats, variance: Floats, range_: tuple[float, float] 
         block = _gaps(columns, rows)
         block += variance[rows, None]
         block += variance[start + 1 :]
-        if range_ is not None:  # of these very numbers, so that nothing is left to clip
+        if range_ is not None:
             block -= range_[0]
+            np.maximum(block, 0, out=block)  # channels in another order are summed in another order
             block /= range_[1] - range_[0]
         for i, row in enumerate(block):
             end = at + len(row) - i

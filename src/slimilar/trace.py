@@ -169,12 +169,12 @@ class Tracer(TorchDispatchMode):
         size = factor.shape[axis]
         edges = sorted({0, size, *(min(p, size) for p in places)})
         for start, end in pairwise(edges if size > 1 else []):
-            atoms = factor.narrow(axis, start, end - start).reshape(-1).numpy()
+            atoms = factor.narrow(axis, start, end - start).numpy().reshape(-1)
             self.runs.append(atoms[atoms >= 0])
 
     def piece(self, factor: Tensor) -> None:
         """Note channels that become a tensor of their own."""
-        atoms = factor.reshape(-1).numpy()
+        atoms = factor.numpy().reshape(-1)
         self.pieces.append(atoms[atoms >= 0])
 
     def is_frozen(self, factor: Tensor) -> bool:

@@ -90,7 +90,7 @@ def along_axis(labels: Labels, axis: int, ndim: int) -> tuple[Tensor | None, lis
     vector, rest = None, []
     for factor in labels:
         if factor.numel() == factor.shape[axis] > 1:  # it varies along no other
-            vector = factor.reshape(-1)
+            vector = factor if ndim == 1 else factor.reshape(-1)
         else:
             rest.append(factor)
     return vector, rest
