@@ -177,7 +177,8 @@ def _each_once(units: Atoms, first: Atoms) -> Atoms:
     """
     places = np.arange(len(units))
     first[units[::-1]] = places[::-1]  # of several the last counts, which is the first to show
-    return units[first[units] == places]
+    found: Atoms = units[first[units] == places]
+    return found
 
 
 @dataclass(eq=False)

@@ -155,8 +155,7 @@ class Tracer(TorchDispatchMode):
 
     def freeze(self, labels: Labels, reason: str) -> None:
         """Keep these channels, for a reason in words."""
-        atoms = atoms_in(labels)
-        if len(atoms):
+        if labels and len(atoms := atoms_in(labels)):
             self.freezes.append(Freeze(atoms, reason, len(self.ops)))
 
     def frozen_so_far(self) -> list[Freeze]:
@@ -194,9 +193,9 @@ class Tracer(TorchDispatchMode):
 
     def _meet(self, tensor: Tensor) -> int:
         """Enter a tensor that no operator has made: a parameter, a buffer, or a constant."""
-        name = self._names.get(id(tensor))
-        labels = self._label_axes(name, tuple(tensor.shape)) if name is not None else NONE
-        return self._store(tensor, Value(tuple(tensor.shape), labels, name, False, False))
+        name, shape = self._names.get(id(tensor)), tuple(tensor.shape)
+        labels = self._label_axes(name, shape) if name is not None else NONE
+        return self._store(tensor, Value(shape, labels, name, False, False))
 
     def constants(self, tensor: Tensor) -> Tensor:
         """Return the numbers of an index tensor, which must not depend on the model's input."""
