@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -136,6 +137,14 @@ def resized(tape: Tape, size: int) -> Tape:
 Values = dict[int, Tensor]
 
 
+@cache
+def _pure(func: Any) -> Any:
+    """Return the same operator without the overwriting, if there is one: it spares a copy."""
+    name, _, overload = func.name().removeprefix("aten::").partition(".")
+    packet = getattr(torch.ops.aten, name.removesuffix("_"), None) if name.endswith("_") else None
+    return getattr(packet, overload or "default", None)
+
+
 def play_one(tape: Tape, k: int, values: Values, tensors: Tensors) -> None:
     """Run operator k; what it overwrites in place is copied first, so that values never change."""
     play = tape.plays[k]
@@ -153,10 +162,14 @@ def play_one(tape: Tape, k: int, values: Values, tensors: Tensors) -> None:
     kwargs = {key: find(a) for key, a in play.kwargs.items() if key != "memory_format"}
     if kwargs.get("device") is not None:
         kwargs["device"] = next(iter(tensors.values())).device
-    if play.func._schema.is_mutable and args and isinstance(args[0], Tensor):
-        args[0] = args[0].clone()
     # Recorded without data, a view may meet kernels in channels-last order (so trained ones are), where it must copy.
     func = torch.ops.aten.reshape.default if play.func is torch.ops.aten.view.default else play.func
+    if func._schema.is_mutable and args and isinstance(args[0], Tensor):
+        pure = _pure(func)
+        if pure is not None and all(t.dtype == args[0].dtype for t in tensors_in(args)):
+            func = pure
+        else:
+            args[0] = args[0].clone()
     result = func(*args, **kwargs)
     for number, tensor in zip(play.outputs, tensors_in(result), strict=True):
         values[number] = tensor

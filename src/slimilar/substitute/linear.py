@@ -8,7 +8,7 @@ go on. So each layer corrects what those before it left over.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,7 +21,7 @@ from slimilar.replay import Held, Tape
 from slimilar.substitute.absorb import absorb, regression
 from slimilar.substitute.aim import Pair, aim_of, scale_of
 from slimilar.substitute.hearing import hearing
-from slimilar.substitute.patch import HELD, PAIRED, draw, fit
+from slimilar.substitute.patch import HELD, PAIRED, Rows, draw, fit
 from slimilar.substitute.sites import Site, is_conv, pixels
 from slimilar.substitute.solve import Moments
 
@@ -193,20 +193,30 @@ def _fit_patches(
     gate = 2 * settings.steps * (size + _PASSES)
     rows = int(max(settings.rows * size, settings.effort / (size * size + (size + gate) * outputs)))
     each = -(-min(rows, HELD // size, PAIRED // (size + 2 * outputs)) // len(pairs))
-    parts = []
-    for pair in pairs:
-        aim = aim_of(
-            tape, site, pair, network.original, network.pruned, settings.correct_stream, settings.steps > 0
-        )
-        if aim.plain.numel() * len(pairs) <= HELD:  # else it is made again, rather than held for every batch
-            pair.original[tape.plays[site.op].outputs[0]] = aim.plain
-        x = pair.pruned[site.value].index_select(site.axis, candidates)
-        parts.append(draw(tape, site, x, aim, shape, each, conv, generator))
+
+    def drawn() -> Iterator[Rows]:
+        for pair in pairs:
+            aim = aim_of(
+                tape,
+                site,
+                pair,
+                network.original,
+                network.pruned,
+                settings.correct_stream,
+                settings.steps > 0,
+            )
+            if (
+                aim.plain.numel() * len(pairs) <= HELD
+            ):  # else it is made again, rather than held for every batch
+                pair.original[tape.plays[site.op].outputs[0]] = aim.plain
+            x = pair.pruned[site.value].index_select(site.axis, candidates)
+            yield draw(tape, site, x, aim, shape, each, conv, generator)
+
     prior = weight.index_select(1, candidates).reshape(outputs, -1).T.double()
     scale = torch.ones(1) if site.norm is None else scale_of(tape, network.original, site.norm)
     heard = network.heard.get(site.op, torch.ones(outputs))
     found = fit(
-        parts, prior, taps, settings.ridge, heard, torch.where(scale < 0, -1.0, 1.0), int(seats.stays.sum()),
+        drawn(), prior, taps, settings.ridge, heard, torch.where(scale < 0, -1.0, 1.0), int(seats.stays.sum()),
         torch.from_numpy(seats.fixed)[candidates], settings.steps,
     )  # fmt: skip
     chosen = candidates[found.chosen]

@@ -8,7 +8,7 @@ with the same factorisation reach it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,6 +22,8 @@ from slimilar.substitute.solve import Moments, block_elimination, ridge
 
 HELD = 80_000_000  # numbers of what one reader sees that are held at a time
 PAIRED = 2 * HELD  # and of that together with what it should write, and where the ReLU behind it opens
+
+_PIECE = 4096  # samples
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,13 +75,13 @@ def draw(
 
 
 def fit(
-    parts: Sequence[Rows], prior: Tensor, taps: int, strength: float, weight: Tensor, sign: Tensor,
+    parts: Iterable[Rows], prior: Tensor, taps: int, strength: float, weight: Tensor, sign: Tensor,
     width: int | None, fixed: Tensor, steps: int,
 ) -> Fit:  # fmt: skip
     """Fit a kernel; with `width`, only so many channels of `taps` unknowns each are read, chosen by elimination."""
     size = len(prior)
     moments = Moments(size, prior.shape[1])
-    pieces = [p for part in parts for p in zip(part.x, part.y, part.level, strict=True)]
+    pieces = _pieces(parts)
     for x, y, _ in pieces:
         moments.add(x, y)
     covariance = moments.covariance()
@@ -103,6 +105,25 @@ def fit(
             ahead, kernel, constant, centre, prior[unknowns], level, factor, sign, steps
         )
     return Fit(kernel, constant, chosen)
+
+
+def _pieces(parts: Iterable[Rows]) -> list[tuple[Tensor, Tensor, Tensor | None]]:
+    """Return the samples in pieces of some thousands: many small ones would cost more."""
+    found, some = [], Rows([], [], [])
+
+    def close() -> None:
+        levels = [at for at in some.level if at is not None]
+        found.append((torch.cat(some.x), torch.cat(some.y), torch.cat(levels) if levels else None))
+
+    for part in parts:
+        if sum(map(len, some.x)) >= _PIECE:
+            close()
+            some = Rows([], [], [])
+        some.x.extend(part.x)
+        some.y.extend(part.y)
+        some.level.extend(part.level)
+    close()
+    return found
 
 
 @dataclass(frozen=True, eq=False)

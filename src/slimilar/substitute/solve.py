@@ -18,60 +18,78 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 RIDGE = 1e-4  # of the mean variance: what rounding and a finite sample leave uncertain anyway
+_BLOCK = 512  # of columns of a Gram matrix, which is symmetric: half of its blocks will do
 _AT_ONCE = 32  # of so many channels one leaves at a time; of twice as many, two
 
 
 class Moments:
-    """Mean and covariance of rows that come in batches, in one pass; held are sums only.
+    """Mean and covariance of rows that come in batches, in one pass; held are sums and the last few rows.
 
     With `beside`, of so many numbers that belong to each row: their mean, and their covariance with the rows.
+
+    >>> seen = Moments(2, beside=1)
+    >>> seen.add(torch.tensor([[1.0, 0.0], [3.0, 0.0]]), torch.tensor([[1.0], [2.0]]))
+    >>> seen.mean().tolist(), seen.covariance().tolist(), seen.cross().tolist()
+    ([2.0, 0.0], [[1.0, 0.0], [0.0, 0.0]], [[0.5], [0.0]])
     """
 
     def __init__(self, size: int, beside: int = 0) -> None:
-        self.count = 0
-        self._first: Tensor | None = None  # sums of differences from a typical row cancel less
+        self.size, self.count = size, 0
+        self._waiting: list[tuple[Tensor, ...]] = []
+        self._first: tuple[Tensor, ...] = ()  # sums of differences from a typical row cancel less
         self._total = torch.zeros(size + beside, dtype=torch.float64)
-        self._gram = torch.zeros(size, size + beside, dtype=torch.float64)
-        self._size = size
+        self._gram = torch.zeros(size, size + beside, dtype=torch.float64)  # only blocks from the diagonal on
 
-    def add(self, rows: Tensor, beside: Tensor | None = None) -> None:
+    def add(self, rows: Tensor, *beside: Tensor) -> None:
         """Take in rows of shape (samples, size), and what is beside them."""
-        parts = [rows] if beside is None else [rows, beside]
-        if self._first is None:
-            self._first = torch.cat([part.mean(0) for part in parts])
-        parts = [part - at for part, at in zip(parts, self._split(self._first), strict=False)]
+        self._waiting.append((rows, *beside))
+        if sum(len(parts[0]) for parts in self._waiting) >= self.size:  # a few rows at a time cost as much
+            self._take()
+
+    def _take(self) -> None:
+        if not self._waiting:
+            return
+        parts = [
+            torch.cat(found) if len(found) > 1 else found[0] for found in zip(*self._waiting, strict=True)
+        ]
+        self._waiting.clear()
+        if not self._first:
+            self._first = tuple(part.mean(0) for part in parts)
+        parts = [part - at for part, at in zip(parts, self._first, strict=True)]
+        rows = parts[0]
         self.count += len(rows)
         self._total += torch.cat([part.sum(0) for part in parts]).double()
-        for held, part in zip(self._gram.split(self._sizes(), 1), parts, strict=False):
-            held += (parts[0].T @ part).double()
+        for a in range(0, self.size, _BLOCK):
+            self._gram[a : a + _BLOCK, a : self.size] += (rows[:, a : a + _BLOCK].T @ rows[:, a:]).double()
+        for beside in parts[1:]:
+            self._gram[:, self.size :] += (rows.T @ beside).double()
 
-    def _sizes(self) -> list[int]:
-        return [self._size, len(self._total) - self._size]
-
-    def _split(self, numbers: Tensor) -> tuple[Tensor, ...]:
-        return numbers.split(self._sizes())
+    def _mean(self) -> Tensor:
+        self._take()
+        return torch.cat(self._first).double() + self._total / self.count
 
     def mean(self) -> Tensor:
         """Return the mean of all rows."""
-        assert self._first is not None
-        return self._split(self._first.double() + self._total / self.count)[0]
+        return self._mean()[: self.size]
 
     def mean_beside(self) -> Tensor:
         """Return the mean of what is beside them."""
-        assert self._first is not None
-        return self._split(self._first.double() + self._total / self.count)[1]
+        return self._mean()[self.size :]
 
     def covariance(self) -> Tensor:
         """Return the covariance of all rows."""
-        return self._centred()[:, : self._size]
+        self._take()
+        for a in range(_BLOCK, self.size, _BLOCK):
+            b = min(a + _BLOCK, self.size)
+            self._gram[a:b, :a] = self._gram[:a, a:b].T
+        centre = (self._total / self.count)[: self.size]
+        return self._gram[:, : self.size] / self.count - torch.outer(centre, centre)
 
     def cross(self) -> Tensor:
         """Return the covariance of the rows with what is beside them."""
-        return self._centred()[:, self._size :]
-
-    def _centred(self) -> Tensor:
+        self._take()
         centre = self._total / self.count
-        return self._gram / self.count - torch.outer(centre[: self._size], centre)
+        return self._gram[:, self.size :] / self.count - torch.outer(centre[: self.size], centre[self.size :])
 
 
 def ridge(covariance: Tensor, strength: float = RIDGE) -> Tensor:
