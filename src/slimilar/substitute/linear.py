@@ -41,7 +41,7 @@ class Settings:
     effort: float = 3e10  # multiply-adds that more samples than that may cost at each reader
     seed: int = 0
     correct_stream: bool = True
-    steps: int = 6  # towards what counts behind a ReLU, after least squares
+    steps: int = 3  # towards what counts behind a ReLU, after least squares
     choose: str = (
         "sums"  # who chooses again which channels it reads: "none", "sums" (residual branches), "all"
     )
