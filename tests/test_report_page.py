@@ -10,6 +10,7 @@ import random
 import re
 import shlex
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,18 @@ def test_it_opens_at_the_cut(opened, plan):
     assert "2.1 ms" in opened.text("#tiles")
     assert opened.page.locator(".mark").count() == 1
     assert "0.93" in opened.text("#measured")
+
+
+def test_accuracies_at_nearly_the_same_cost_are_written_apart(browser, network, plan, tmp_path):
+    flops = plan.before.flops // 2
+    points = [Point(str(i), flops + i, 0.9 - 0.1 * i) for i in range(4)]
+    page = write_report(tmp_path / "r.html", plan, model=network, title="Many", points=points)
+    view = Opened(browser, page)
+    boxes = [text.bounding_box() for text in view.page.locator(".mark text").all()]
+    for a, b in combinations(boxes, 2):
+        apart = max(abs(a["x"] - b["x"]) - a["width"], abs(a["y"] - b["y"]) - 0.7 * a["height"])
+        assert apart >= -1
+    view.close_quietly()
 
 
 def test_dragging_the_slider_moves_everything(opened, plan):

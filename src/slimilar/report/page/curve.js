@@ -92,15 +92,29 @@ class CurveView {
     this.mark();
   }
 
+  /** Beside a mark, the first place for its words that no others have taken. */
+  room(x, y, taken) {
+    const wide = 46, high = 14;
+    const start = (place) => (place.left ? place.x - wide : place.x);
+    const free = (place) => taken.every((other) =>
+      Math.abs(start(place) - start(other)) >= wide || Math.abs(place.y - other.y) >= high);
+    const sides = x > this.width - 90 ? [true, false] : [false, true];
+    const places = [-5, 17, -19, 31].flatMap((down) =>
+      sides.map((left) => ({ x: left ? x - 9 : x + 9, y: y + down, left })));
+    return places.find(free) || places[0];
+  }
+
   /** Where the curve has a measured network's FLOPs, its accuracy. */
   mark() {
+    const taken = [];
     this.marks.replaceChildren(...this.points.map(({ label, flops, accuracy }) => {
       const next = this.samples.findIndex(({ result }) => result.flops <= flops);
       const threshold = next < 0 ? 1 : this.samples[next].threshold;
       const x = this.x(threshold), y = this.y(flops / this.network.before.flops);
-      const near = x > this.width - 90;
+      const place = this.room(x, y, taken);
+      taken.push(place);
       const mark = svg("g", { class: "mark" }, svg("path", { d: `M${x} ${y - 6}l6 6l-6 6l-6 -6z` }),
-        svg("text", { x: near ? x - 9 : x + 9, y: y - 5, class: near ? "end" : "" }, percent(accuracy)));
+        svg("text", { x: place.x, y: place.y, class: place.left ? "end" : "" }, percent(accuracy)));
       mark.append(svg("title", {}, `${label}: ${percent(accuracy)} at ${human(flops)} FLOPs`));
       return mark;
     }));
