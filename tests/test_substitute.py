@@ -27,7 +27,7 @@ from slimilar.substitute.solve import (
     mixing,
     ridge,
 )
-from slimilar.synthesis import synthesize
+from slimilar.synthesis import _natural_noise, synthesize
 from slimilar.trace import named_tensors, trace
 
 
@@ -542,3 +542,19 @@ def test_modes_of_single_modules_are_kept() -> None:
     assert small.training
     assert not small[1].training
     assert small[4].training
+
+
+def test_synthesised_pictures_have_the_colours_of_the_training_data() -> None:
+    colours = torch.tensor([0.6, 0.4, 0.2])[:, None, None]
+    seen = colours + 0.1 * _natural_noise((64, 3, 16, 16), generator())
+    net = nn.Sequential(
+        nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16, momentum=None), nn.ReLU(), nn.Conv2d(16, 4, 3)
+    ).eval()
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        nn.init.normal_(net[0].weight)
+    net[1].train()
+    with torch.no_grad():
+        net(seen)
+    made = synthesize(net.eval(), seen[:1], count=16, steps=5)
+    assert torch.allclose(made.mean((0, 2, 3)), colours.flatten(), atol=0.1)
