@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,7 +17,7 @@ from slimilar.amends import substituted
 from slimilar.calibration import to_batches
 from slimilar.criteria import Span, available, facts
 from slimilar.errors import InvalidInput
-from slimilar.substitute import Settings
+from slimilar.substitute import Settings, linear
 from slimilar.substitute.expected import expect
 from slimilar.substitute.hearing import hearing, temperature
 from slimilar.substitute.patch import Rows, fit
@@ -341,6 +343,25 @@ def test_linear_recovers_what_the_others_span() -> None:
     assert plan.orders[0].removed[0] in (1, 4)
     result = slimilar.prune(net, x[:1], flops=0.97, calibration=x, exclude=["3", "7"])
     assert (result.model(x) - net(x)).abs().max() < 1e-2 * net(x).abs().max()
+
+
+def test_a_fit_holds_no_more_numbers_than_it_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of every reader, samples and what it should write together; but one place of each picture at least."""
+    held, x = [], pictures(64)
+
+    def counting(parts: Iterable[Rows], *others: Any) -> Any:
+        drawn = list(parts)
+        held.append(sum(t.numel() for p in drawn for t in (*p.x, *p.y, *p.level) if t is not None))
+        return fit(drawn, *others)
+
+    monkeypatch.setattr(linear, "fit", counting)
+    slimilar.prune(small_net(), x[:1], flops=0.6, calibration=x)
+    free = max(held)
+    held.clear()
+    monkeypatch.setattr(linear, "PAIRED", free // 4)
+    slimilar.prune(small_net(), x[:1], flops=0.6, calibration=x)
+    assert held
+    assert max(held) <= 1.2 * free // 4
 
 
 def test_mean_puts_the_expected_value_into_the_next_batch_norm_or_bias() -> None:
