@@ -15,22 +15,23 @@ from experiments.tables import table as markdown
 
 @dataclass(frozen=True)
 class Settings:
-    """`budgets` are shares of FLOPs that are left."""
+    """`budgets` are shares of FLOPs that are left, `pictures` those that the substitute is fitted to."""
 
     networks: tuple[str, ...]
     methods: tuple[str, ...]
     budgets: tuple[str, ...]
     sparse_epochs: int
+    pictures: int
 
 
 ALL = ("Ours", "NS", "SSL", "RDF", "PFGM", "SFP")
 SETTINGS = {
     "paper": Settings(
         ("vgg16-cifar10-full", "preresnet110-cifar10", "vgg16-cifar100-full", "preresnet110-cifar100"),
-        ALL, ("0.8", "0.7", "0.6", "0.5", "0.4", "0.3", "0.2"), 60,
+        ALL, ("0.8", "0.7", "0.6", "0.5", "0.4", "0.3", "0.2"), 60, 1024,
     ),
-    "small": Settings(("resnet20-cifar10",), ALL, ("0.65", "0.4"), 1),
-    "tiny": Settings(("demo",), ("Ours", "PFGM"), ("0.7", "0.4"), 1),
+    "small": Settings(("resnet20-cifar10",), ALL, ("0.65", "0.4"), 1, 256),
+    "tiny": Settings(("demo",), ("Ours", "PFGM"), ("0.7", "0.4"), 1, 32),
 }  # fmt: skip
 
 
@@ -43,7 +44,7 @@ def run(bench: Bench) -> None:
     """Compare all methods at all budgets on every network."""
     settings = bench.settings
     for name in settings.networks:
-        compared(bench, name, settings.methods, settings.budgets, settings.sparse_epochs)
+        compared(bench, name, settings.methods, settings.budgets, settings.sparse_epochs, settings.pictures)
 
 
 def table(ledger: Ledger) -> str:
@@ -57,8 +58,12 @@ def table(ledger: Ledger) -> str:
             for method in settings["methods"] for own in (True, False)
         ]  # fmt: skip
         head = ["method", *(f"{100 * float(b):.0f} % of FLOPs left" for b in settings["budgets"])]
-        unpruned = f"Unpruned: {base['accuracy']:.2f} % of {base['pictures']} test pictures"
-        parts += [f"{LABELS[network]}. {unpruned}. In brackets: before fine-tuning.", markdown(head, rows)]
+        words = (
+            f"{LABELS[network]}. Unpruned: {base['accuracy']:.2f} % of {base['pictures']} test pictures. In brackets: "
+            f"before fine-tuning. The substitution is fitted to {settings['pictures']:,} unlabelled training pictures. "
+            "NS, SSL and SFP have a training phase before pruning, which the others do not have."
+        )
+        parts += [words, markdown(head, rows)]
     return "\n\n".join(parts)
 
 

@@ -42,7 +42,7 @@ SETTINGS = {
         ("features.bn1_2", "features.bn2_2", "features.bn3_3", "features.bn4_3"),
     ),
     "small": Settings(
-        "vgg16-cifar10", (16, 64), 20, ((0.2, "none"), (0.3, "none"), (0.3, "linear")), False, 300,
+        "vgg16-cifar10", (16, 64, 256), 20, ((0.2, "none"), (0.3, "none"), (0.3, "linear")), False, 200,
         ("features.bn1_2", "features.bn2_2", "features.bn3_3", "features.bn4_3"),
     ),
     "tiny": Settings("demo", (4, 8), 3, ((0.3, "none"), (0.3, "linear")), True, 50, ("features.bn1_2",)),
@@ -181,9 +181,14 @@ def overlap(first: Mapping[str, Sequence[int]], second: Mapping[str, Sequence[in
 def table(ledger: Ledger) -> str:
     """Return accuracies by batch size, agreement of the matrices by layer, and times."""
     settings = ledger.header["settings"]["experiment"]
+    words = (
+        f"{LABELS[settings['network']]}. {_unpruned(ledger)} Pruned networks are scored on "
+        f"{settings['test'] or 'all'} of them, {'after' if settings['finetune'] else 'without any'} fine-tuning; "
+        "the linear substitute knows batch norms and filters, and no pictures."
+    )
     return "\n\n".join(
         [
-            f"{LABELS[settings['network']]}. {_unpruned(ledger)}",
+            words,
             "## Accuracy of the pruned network",
             _accuracies(ledger, settings),
             "## The two distances, entry by entry",

@@ -30,15 +30,23 @@ LINEAR = "linear"  # our substitution: readers are fitted to unlabelled pictures
 
 
 def compared(
-    bench: Bench, name: str, methods: Sequence[str], budgets: Sequence[str], sparse_epochs: int
+    bench: Bench,
+    name: str,
+    methods: Sequence[str],
+    budgets: Sequence[str],
+    sparse_epochs: int,
+    pictures: int,
 ) -> None:
-    """Enter a row for every method, budget, and for what its own paper does as well as for our substitution."""
+    """Enter a row for every method, budget, and for what its own paper does as well as for our substitution.
+
+    `pictures` unlabelled ones are drawn from the training pictures, for criteria and substitutes that look at some.
+    """
     bench.base(name)
     if all(_known(bench, name, m, b, s) for m in methods for b in budgets for s in _substitutes(m)):
         return
     collect(bench, name, methods, budgets)
     for substitutes in ((OWN,), (OWN, LINEAR)):  # the paper's rows first, in case there is no time for more
-        terms = _terms(bench, name, methods, budgets, substitutes, sparse_epochs)
+        terms = _terms(bench, name, methods, budgets, substitutes, sparse_epochs, pictures)
         compare(_subject(bench, name), terms, bench.work / name, progress=_tell)
         collect(bench, name, methods, budgets)
 
@@ -59,7 +67,7 @@ def chosen(bench: Bench, name: str, method: str, sparse_epochs: int) -> Criterio
     criterion = CRITERIA[method]
     phase = Phase(criterion, bench.seed) if facts(criterion).needs == "training" else None
     choice = Choice(criterion, bench.seed, phase)
-    terms = _terms(bench, name, [method], ["0.5"], (OWN,), sparse_epochs)
+    terms = _terms(bench, name, [method], ["0.5"], (OWN,), sparse_epochs, len(bench.network(name).pictures))
     desk = Desk(_subject(bench, name), terms, bench.work / name)
     for task in (*needed(choice), choice):
         desk.perform(task)
@@ -79,12 +87,13 @@ def _terms(
     budgets: Sequence[str],
     substitutes: tuple[str, ...],
     sparse_epochs: int,
+    pictures: int,
 ) -> Terms:
     network = bench.network(name)
     recipe = bench.scale.recipe(network.kind)
     return Terms(
         tuple(CRITERIA[m] for m in methods), tuple(budgets), substitutes, (bench.seed,), recipe.epochs, recipe,
-        sparse_epochs, pictures=len(network.pictures), residual=network.residual,
+        sparse_epochs, pictures=pictures, residual=network.residual,
     )  # fmt: skip
 
 

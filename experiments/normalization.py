@@ -26,18 +26,22 @@ COLOURS = {True: ORANGE, False: BLUE}
 
 @dataclass(frozen=True)
 class Settings:
-    """`cuts` are shares of FLOPs removed; `substitutes` what readers do before the fine-tuning."""
+    """`cuts` are shares of FLOPs removed; `substitutes` what readers do before the fine-tuning.
+
+    `pictures` are those that the linear substitute is fitted to.
+    """
 
     network: str
     cuts: tuple[float, ...]
     substitutes: tuple[str, ...]
     threshold: float  # of the figure: what lies below it is merged
+    pictures: int
 
 
 SETTINGS = {
-    "paper": Settings("vgg16-cifar10-full", (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8), ("none",), 0.25),
-    "small": Settings("vgg16-cifar10", (0.3, 0.6), ("none", "linear"), 0.25),
-    "tiny": Settings("demo", (0.3, 0.6), ("none", "linear"), 0.25),
+    "paper": Settings("vgg16-cifar10-full", (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8), ("none",), 0.25, 1024),
+    "small": Settings("vgg16-cifar10", (0.3, 0.6), ("none", "linear"), 0.25, 256),
+    "tiny": Settings("demo", (0.3, 0.6), ("none", "linear"), 0.25, 32),
 }
 BINS = 60
 
@@ -86,7 +90,19 @@ def _pruned(bench: Bench, per_layer: bool, cut: float, substitute: str) -> dict[
     given = Given(by_norm(network.model), per_layer)
     plan = slimilar.analyze(network.model, network.example, criterion=given, residual=network.residual)
     chosen = plan.at(flops=1 - cut)
-    small = apply(network.model, network.example, plan, chosen, substitute=substitute, verify=False).model
+    assert network.train is not None
+    few = torch.arange(bench.settings.pictures)
+    seen = network.train.batch(few)[0].contiguous() if substitute == "linear" else None
+    small = apply(
+        network.model,
+        network.example,
+        plan,
+        chosen,
+        substitute=substitute,
+        calibration=seen,
+        verify=False,
+        seed=bench.seed,
+    ).model
     before = bench.score(network, small)["accuracy"]
     after = bench.score(network, bench.finetuned(network, small))["accuracy"]
     return {
@@ -114,6 +130,7 @@ def table(ledger: Ledger) -> str:
         for name, layer in layers.items()
     ]  # fmt: skip
     text = f"{LABELS[settings['network']]}. Unpruned: {base['accuracy']:.2f} % of {base['pictures']} test pictures."
+    text += f" The linear substitute is fitted to {settings['pictures']:,} unlabelled training pictures."
     head = ["normalisation", "FLOPs pruned", "substitute", "accuracy before fine-tuning", "after fine-tuning",
             "channels of the narrowest layer", "layers with a single channel"]  # fmt: skip
     words = f"Share of pairs of channels whose distance lies below t = {settings['threshold']}:"

@@ -21,7 +21,7 @@ class Scale:
     about: str
     train: int | None
     test: int | None
-    calibration: int  # unlabelled training pictures for substitution
+    calibration: int  # unlabelled training pictures that an experiment may look at
     batch: int  # pictures at once where a network is only looked at
     recipes: Mapping[str, Recipe]  # by kind of network
 
@@ -31,7 +31,7 @@ class Scale:
 
 
 # The learning rate was chosen on held-out training pictures: see short_recipe.py.
-_SHORT = replace(recipe("quick"), epochs=2, batch_size=32, lr=0.001, clip=None)
+_SHORT = replace(recipe("quick"), epochs=2, batch_size=32, lr=0.03)
 SCALES = MappingProxyType(
     {
         "paper": Scale(

@@ -29,10 +29,14 @@ class Block:
 
 @dataclass(frozen=True)
 class Settings:
-    """`sparse_epochs` is the training before pruning of methods that have one (NS, SSL, SFP)."""
+    """`sparse_epochs` is the training before pruning of methods that have one (NS, SSL, SFP).
+
+    `pictures` are those that the substitute is fitted to.
+    """
 
     blocks: tuple[Block, ...]
     sparse_epochs: int
+    pictures: int
 
 
 ALL = ("Ours", "NS", "SSL", "RDF", "PFGM", "SFP")
@@ -45,16 +49,19 @@ SETTINGS = {
             Block("preresnet110-cifar100", "CIFAR-100", "ResNet-110", ALL),
         ),
         60,
+        1024,
     ),
     "small": Settings(
         (
             Block("vgg16-cifar10", "CIFAR-10", "VGG-16", ("Ours", "NS", "SSL", "RDF")),
-            Block("preresnet20-cifar10", "CIFAR-10", "ResNet-110", ("Ours", "NS", "PFGM", "SFP")),
             Block("resnet56-cifar100", "CIFAR-100", "ResNet-110", ("Ours", "NS", "SSL", "RDF")),
+            # Last, because it has to be trained first.
+            Block("preresnet20-cifar10", "CIFAR-10", "ResNet-110", ("Ours", "NS", "PFGM", "SFP")),
         ),
         1,
+        1024,
     ),
-    "tiny": Settings((Block("demo", "CIFAR-10", "VGG-16", ("Ours", "NS", "RDF")),), 1),
+    "tiny": Settings((Block("demo", "CIFAR-10", "VGG-16", ("Ours", "NS", "RDF")),), 1, 32),
 }
 
 
@@ -88,7 +95,14 @@ def run(bench: Bench) -> None:
         where = {"network": block.network, "what": "threshold"}
         bench.ledger.row(where, partial(_at_threshold, bench, block))
         share = budget(block.dataset, block.stands_for)
-        compared(bench, block.network, block.methods, [share], bench.settings.sparse_epochs)
+        compared(
+            bench,
+            block.network,
+            block.methods,
+            [share],
+            bench.settings.sparse_epochs,
+            bench.settings.pictures,
+        )
 
 
 def _at_threshold(bench: Bench, block: Block) -> dict[str, Any]:
@@ -105,7 +119,8 @@ def table(ledger: Ledger) -> str:
     head = ["Dataset", "Model", "Automatic", "Pre-train", "before fine-tuning", "Accuracy", "FLOPs", "Pruned",
             "paper: Accuracy", "paper: FLOPs", "paper: Pruned"]  # fmt: skip
     rows, notes = [], []
-    for block in ledger.header["settings"]["experiment"]["blocks"]:
+    settings = ledger.header["settings"]["experiment"]
+    for block in _ordered(settings):
         base = ledger.find(network=block["network"], method="base")
         at = ledger.find(network=block["network"], what="threshold")
         if base is None or at is None:
@@ -119,11 +134,16 @@ def table(ledger: Ledger) -> str:
         )
     words = (
         "All methods of a block are brought to the same FLOPs: the share that the paper prints for its own method. "
-        "`+ substitution` lines are the same choice of channels with our linear substitute, fitted to unlabelled "
-        "training pictures, before the same fine-tuning. NS, SSL and SFP have a training phase before pruning, which "
-        "the others do not have."
+        "`+ substitution` lines are the same choice of channels with our linear substitute, fitted to "
+        f"{settings['pictures']:,} unlabelled training pictures, before the same fine-tuning. NS, SSL and SFP have a "
+        "training phase before pruning, which the others do not have."
     )
     return "\n\n".join([markdown(head, rows), words, "\n".join(f"- {note}" for note in notes)])
+
+
+def _ordered(settings: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the blocks as the paper has them."""
+    return sorted(settings["blocks"], key=lambda block: str(block["dataset"]))
 
 
 def _base(block: dict[str, Any], base: dict[str, Any], at: dict[str, Any]) -> list[object]:
@@ -150,7 +170,7 @@ def _line(block: dict[str, Any], method: str, row: dict[str, Any]) -> list[objec
 def figures(ledger: Ledger) -> dict[str, Any]:
     """Draw every method's accuracy, as the paper has it and with our substitution."""
     settings = ledger.header["settings"]["experiment"]
-    blocks = [b for b in settings["blocks"] if ledger.all(network=b["network"], method=b["methods"][0])]
+    blocks = [b for b in _ordered(settings) if ledger.all(network=b["network"], method=b["methods"][0])]
     figure, axes = canvas(1, max(1, len(blocks)), width=2.7 * max(1, len(blocks)) + 0.4, height=2.9)
     for axis, block in zip(axes[0], blocks, strict=False):
         base = ledger.find(network=block["network"], method="base") or {}
@@ -160,22 +180,22 @@ def figures(ledger: Ledger) -> dict[str, Any]:
             }
             ends = [rows[own]["accuracy"] for own in (True, False) if own in rows]
             axis.plot(ends, [place] * len(ends), color="#CCCCCC", lw=2, zorder=1)
-            for own, style in ((True, "white"), (False, COLOURS[method])):
+            colour = COLOURS[method]
+            for own, fill in ((True, "white"), (False, colour)):
                 if own in rows:
                     axis.scatter(
-                        rows[own]["accuracy"],
-                        place,
-                        s=42,
-                        color=style,
-                        edgecolor=COLOURS[method],
-                        zorder=2,
-                        lw=1.5,
+                        rows[own]["accuracy"], place, s=42, color=fill, edgecolor=colour, zorder=2, lw=1.5
                     )
+            if False in rows:
+                axis.plot(rows[False]["before"], place, "|", color=colour, ms=11, mew=1.5, zorder=3)
         axis.axvline(base["accuracy"], color=GREY, lw=0.8, ls=":")
         axis.set_yticks(range(len(block["methods"])), list(reversed(block["methods"])))
         axis.set_ylim(-0.6, len(block["methods"]) - 0.4)
         axis.set_title(LABELS[block["network"]].replace(", ", "\n"))
+        axis.set_xlim(left=0)
         axis.set_xlabel("test accuracy in %")
-    figure.suptitle("hollow: the method's own way · filled: with our substitution · dotted: unpruned", fontsize=8,
-                    color=GREY, x=0.01, ha="left")  # fmt: skip
+    figure.suptitle(
+        "after fine-tuning: hollow, the method's own way; filled, with our substitution (stroke: before fine-tuning)"
+        " · dotted: unpruned", fontsize=8, color=GREY, x=0.01, ha="left",
+    )  # fmt: skip
     return {"": figure}

@@ -39,7 +39,7 @@ _METHODS = tuple(row.method for row in TABLE_1B)
 _BUDGET = f"{1 - TABLE_1B[0].pruned / 100:.4f}"
 SETTINGS = {
     "paper": Settings("resnet50-imagenet", _METHODS, _BUDGET, 60, 256, None),
-    "small": Settings("resnet50-imagenet", _METHODS, _BUDGET, 0, 64, 100),
+    "small": Settings("resnet50-imagenet", _METHODS, _BUDGET, 0, 64, 200),
     "tiny": Settings("demo", ("Ours", "NS", "PFGM"), _BUDGET, 0, 16, 50),
 }
 
@@ -53,7 +53,10 @@ def run(bench: Bench) -> None:
     """Compare with training where there are training pictures and epochs for it, else without any."""
     settings = bench.settings
     if settings.sparse_epochs:
-        compared(bench, settings.network, settings.methods, [settings.budget], settings.sparse_epochs)
+        budgets = [settings.budget]
+        compared(
+            bench, settings.network, settings.methods, budgets, settings.sparse_epochs, settings.pictures
+        )
         return
     bench.ledger.row({"network": settings.network, "method": "base"}, lambda: _base(bench))
     plans: dict[str, Plan] = {}  # a choice may take long, and serves both substitutes
