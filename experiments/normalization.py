@@ -56,9 +56,9 @@ def run(bench: Bench) -> None:
     name = bench.settings.network
     bench.base(name)
     bench.ledger.row({"what": "distances"}, lambda: _distances(bench))
-    for per_layer in WAYS:
-        for cut in bench.settings.cuts:
-            for substitute in bench.settings.substitutes:
+    for cut in bench.settings.cuts:
+        for substitute in bench.settings.substitutes:
+            for per_layer in WAYS:
                 key = {"per_layer": per_layer, "cut": cut, "substitute": substitute}
                 bench.ledger.row(key, partial(_pruned, bench, per_layer, cut, substitute))
 
@@ -118,10 +118,11 @@ def table(ledger: Ledger) -> str:
     """Return accuracies of both ways at the same cut, and the share of pairs below the threshold."""
     settings = ledger.header["settings"]["experiment"]
     base = ledger.find(method="base") or {}
+    found = [r for r in ledger.rows if "cut" in r]
     rows = [
         [WAYS[r["per_layer"]], percent(r["pruned"]), r["substitute"], percent(r["before"]), percent(r["accuracy"]),
          min(r["widths"].values()), sum(1 for w in r["widths"].values() if w == 1)]
-        for r in ledger.rows if "cut" in r
+        for r in sorted(found, key=lambda r: (not r["per_layer"], r["cut"], r["substitute"] != "none"))
     ]  # fmt: skip
     layers = (ledger.find(what="distances") or {})["layers"]
     below = [
@@ -179,6 +180,8 @@ def _curves(ledger: Ledger) -> Any:
         ends = {}
         for per_layer, way in ((True, "normalised"), (False, "not normalised")):
             rows = [r for r in ledger.all(per_layer=per_layer, substitute=substitute) if "cut" in r]
+            if not rows:
+                continue
             x = [0, *(r["pruned"] for r in rows)]
             for kind, style in (("accuracy", "-"), ("before", ":")):
                 axis.plot(
@@ -191,6 +194,6 @@ def _curves(ledger: Ledger) -> Any:
         axis.set_xlabel("FLOPs pruned in %")
         axis.set_xlim(-2, 100)
     axes[0, 0].set_ylabel("test accuracy in %")
-    axes[0, 0].text(0.97, 0.97, "dotted: before fine-tuning", transform=axes[0, 0].transAxes, fontsize=8, color=GREY,
+    axes[0, 0].text(0.97, 0.6, "dotted: before fine-tuning", transform=axes[0, 0].transAxes, fontsize=8, color=GREY,
                     ha="right", va="top")  # fmt: skip
     return figure

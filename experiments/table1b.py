@@ -39,7 +39,7 @@ _METHODS = tuple(row.method for row in TABLE_1B)
 _BUDGET = f"{1 - TABLE_1B[0].pruned / 100:.4f}"
 SETTINGS = {
     "paper": Settings("resnet50-imagenet", _METHODS, _BUDGET, 60, 256, None),
-    "small": Settings("resnet50-imagenet", _METHODS, _BUDGET, 0, 64, 200),
+    "small": Settings("resnet50-imagenet", _METHODS, _BUDGET, 0, 64, 100),
     "tiny": Settings("demo", ("Ours", "NS", "PFGM"), _BUDGET, 0, 16, 50),
 }
 
