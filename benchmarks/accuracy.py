@@ -11,7 +11,6 @@ skipped; the table is the .md file beside it, made again by `--methods ""`.
 from __future__ import annotations
 
 import argparse
-import resource
 import time
 from pathlib import Path
 
@@ -19,6 +18,7 @@ import torch
 from _accuracy.methods import METHODS
 from _accuracy.pictures import SPLITS, Task, load
 from _accuracy.table import note, rows, write_table
+from _memory import growth
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -75,12 +75,10 @@ def _run(args: argparse.Namespace, network: str, methods: list[str], log: Path) 
         note(log, same | {"method": "before", "flops": 1.0, "flops_left": 1.0, "seconds": 0.0, "cpu": 0.0}
              | score(before, before, task.y))  # fmt: skip
     for method, flops in wanted:
-        wall, cpu = time.perf_counter(), time.process_time()
+        grown, wall, cpu = growth(), time.perf_counter(), time.process_time()
         small = METHODS[method][2](task, flops)
         spent = {"seconds": round(time.perf_counter() - wall, 1), "cpu": round(time.process_time() - cpu, 1)}
-        spent["peak_mib"] = (
-            resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-        )  # of the process so far
+        spent["peak_mib"] = round(grown())  # above what the process held: pictures, the network
         row = same | {"method": method, "flops": flops, "flops_left": _left(task, small)} | spent
         note(log, row | score(outputs(small, task.x), before, task.y))
 

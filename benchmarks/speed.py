@@ -12,7 +12,6 @@ programs on the machine do not lengthen much. Memory is the growth of a new proc
 from __future__ import annotations
 
 import argparse
-import gc
 import multiprocessing
 import platform
 import statistics
@@ -22,6 +21,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 import torch
+from _memory import growth
 from torch import nn
 
 import slimilar
@@ -90,16 +90,9 @@ def peak(tool: str, name: str, threads: int) -> float:
     net, x = model_of(name), torch.randn(1, 3, 224, 224)
     import torch_pruning  # noqa: F401  both processes hold the same libraries
 
-    gc.collect()
-    Path("/proc/self/clear_refs").write_text("5")  # start a new peak
-    before = _status("VmRSS")
+    grown = growth()
     TOOLS[tool](net, x)
-    return (_status("VmHWM") - before) / 1024
-
-
-def _status(key: str) -> int:
-    line = next(x for x in Path("/proc/self/status").read_text().splitlines() if x.startswith(key))
-    return int(line.split()[1])
+    return grown()
 
 
 def memory(tool: str, name: str, threads: int) -> float:
