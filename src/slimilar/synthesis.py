@@ -27,13 +27,16 @@ def synthesize(
     model: nn.Module,
     example: Example,
     *,
-    count: int = 384,
+    count: int = 768,
     steps: int = 160,
     batch: int = 128,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Tensor:
-    """Return pictures of the example's shape that match the model's batch-norm statistics. The model is not touched."""
+    """Return pictures of the example's shape that match the model's batch-norm statistics. The model is not touched.
+
+    Half of the `count` pictures are made, by so many `steps` on batches of `batch`; the others are their mirror images.
+    """
     shape = _picture_shape(example)
     frozen = (
         copy_with(model, {n: t.detach() for n, t in model.named_parameters()}).eval().requires_grad_(False)
@@ -47,18 +50,20 @@ def synthesize(
         )
     generator = torch.Generator().manual_seed(seed)
     made: list[Tensor] = []
-    for first in range(0, count, batch):
-        size = min(batch, count - first)
+    half = -(-count // 2)
+    for first in range(0, half, batch):
+        size = min(batch, half - first)
         noise = _natural_noise((size, *shape), generator)
         if not made:
             shift, scale = _colours(frozen, norms, noise[:32])
 
         def report(step: int, first: int = first) -> None:
             if progress is not None:
-                progress("synthesizing pictures", first // batch * steps + step, -(-count // batch) * steps)
+                progress("synthesizing pictures", first // batch * steps + step, -(-half // batch) * steps)
 
         made.append(_optimised(frozen, norms, noise * scale + shift, steps, generator, report))
-    return torch.cat(made).contiguous()
+    pictures = torch.cat(made).contiguous()
+    return torch.cat([pictures, pictures.flip(-1)])[:count]
 
 
 def _picture_shape(example: Example) -> tuple[int, ...]:

@@ -96,7 +96,7 @@ Calibrate = Annotated[
     ),
 ]
 Pictures = Annotated[
-    int | None, typer.Option(help="How many of them: 512 unless told, 384 where they are synthesised.", min=1)
+    int | None, typer.Option(help="How many of them: 512 unless told, 768 where they are synthesised.", min=1)
 ]
 Substitute = Annotated[
     str,

@@ -26,7 +26,7 @@ _LARGEST = 4096  # positions of a reader whose covariance is worth holding
 _UNKNOWNS = 2304  # of a kernel that is refitted as a whole; before, channels are mixed
 _ROWS = 4  # patches for each unknown
 _RIDGE = 1e-3
-_LOOKED = 1e12  # FLOPs spent on looking at activations; large networks are shown fewer pictures
+_LOOKED = 2e12  # FLOPs spent on looking at activations; large networks are shown fewer pictures
 
 
 _NOTHING = Elimination(np.empty(0, np.int64), np.empty(0))

@@ -97,10 +97,10 @@ def fit(
     centre = moments.mean()[unknowns]
     constant = moments.mean_beside() - centre @ kernel
     if steps and all(p[2] is not None for p in pieces):
-        ahead = [
-            Ahead(x[:, unknowns] if len(unknowns) < size else x, *_opening(y, at, sign))
-            for x, y, at in pieces
-        ]
+        ahead = []
+        while pieces:  # one after the other, so that little is held twice
+            x, y, at = pieces.pop()
+            ahead.append(Ahead(x[:, unknowns] if len(unknowns) < size else x, *_opening(y, at, sign)))
         kernel, constant = _gated(
             ahead, kernel, constant, centre, prior[unknowns], level, factor, sign, steps
         )
