@@ -38,7 +38,7 @@ class Settings:
     form: str = "patch"  # "patch": whole kernels; "mix": one matrix between channels
     ridge: float = 1e-3
     rows: int = 8  # samples for each unknown, at least, where there are as many
-    effort: float = 6e10  # multiply-adds that more samples than that may cost at each reader
+    effort: float = 3e10  # multiply-adds that more samples than that may cost at each reader
     seed: int = 0
     correct_stream: bool = True
     steps: int = 3  # towards what counts behind a ReLU, after least squares
