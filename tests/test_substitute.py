@@ -84,6 +84,19 @@ def test_least_squares_is_numpys() -> None:
     assert np.allclose(np.r_[fitted.numpy(), shift.numpy()[None]], wanted, atol=1e-10)
 
 
+def test_moments_of_many_columns_are_numpys() -> None:
+    """More columns than are multiplied at once, and rows in uneven pieces."""
+    x = torch.randn(700, 1100, dtype=torch.float64, generator=generator()) + 3
+    y = torch.randn(700, 2, dtype=torch.float64, generator=generator(1))
+    moments = Moments(1100, beside=2)
+    for seen, wanted in zip(x.split(90), y.split(90), strict=True):
+        moments.add(seen, wanted)
+    everything = np.cov(torch.cat([x, y], 1).numpy().T, bias=True)
+    assert np.allclose(moments.covariance(), everything[:1100, :1100], atol=1e-10)
+    assert np.allclose(moments.cross(), everything[:1100, 1100:], atol=1e-10)
+    assert np.allclose(moments.mean(), x.numpy().mean(0), atol=1e-12)
+
+
 def test_a_strong_ridge_stays_at_the_prior() -> None:
     x = torch.randn(50, 4, dtype=torch.float64, generator=generator())
     covariance, prior = torch.cov(x.T), torch.randn(4, 2, dtype=torch.float64, generator=generator(3))
@@ -564,6 +577,15 @@ def test_modes_of_single_modules_are_kept() -> None:
     assert small.training
     assert not small[1].training
     assert small[4].training
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
+def test_pictures_are_synthesised_in_the_models_precision(dtype: torch.dtype) -> None:
+    net = small_net().to(dtype)
+    made = synthesize(net, pictures(1).to(dtype), count=4, steps=2)
+    assert made.dtype == dtype
+    assert {t.dtype for t in net.parameters()} == {dtype}
+    assert torch.allclose(made.float(), synthesize(net.float(), pictures(1), count=4, steps=2), atol=2e-3)
 
 
 def test_synthesised_pictures_have_the_colours_of_the_training_data() -> None:

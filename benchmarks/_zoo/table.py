@@ -35,8 +35,8 @@ def kind(reason: str) -> str:
 _NOTES = (
     "Both tools on one busy machine, in the order of size: Slimilar on commit b9db81a with 120 s of processor time",
     "(--seconds 120), all but the last four of the list; Torch-Pruning earlier, with 30 s, stopped before the end. The",
-    "limit covers building, checking and training too: Slimilar's time-outs are torchvision's vgg11_bn and",
-    "vgg13_bn, which it prunes in half a second; the check sorts the 100 million weights of their first linear layer.",
+    "limit covers building, checking and training too: Slimilar's time-outs are torchvision's vgg11_bn and vgg13_bn,",
+    "where the check sorts the 100 million weights of the first linear layer.",
     "Of those without batch norm only a few were tried (60 s). The exports are of an earlier run.",
 )
 

@@ -37,11 +37,12 @@ def synthesize(
 
     Half of the `count` pictures are made, by so many `steps` on batches of `batch`; the others are their mirror images.
     """
-    shape = _picture_shape(example)
+    wanted = _picture(example)
     frozen = (
         copy_with(model, {n: t.detach() for n, t in model.named_parameters()}).eval().requires_grad_(False)
     )
-    frozen.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # a quarter faster on two cores
+    frozen.float()  # half precision would not hold the small steps
+    frozen.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's own hints do not know it
     norms = [m for m in frozen.modules() if _remembers(m)]
     if not norms:
         raise InvalidInput(
@@ -53,7 +54,7 @@ def synthesize(
     half = -(-count // 2)
     for first in range(0, half, batch):
         size = min(batch, half - first)
-        noise = _natural_noise((size, *shape), generator)
+        noise = _natural_noise((size, *wanted.shape[1:]), generator)
         if not made:
             shift, scale = _colours(frozen, norms, noise[:32])
 
@@ -62,17 +63,17 @@ def synthesize(
                 progress("synthesizing pictures", first // batch * steps + step, -(-half // batch) * steps)
 
         made.append(_optimised(frozen, norms, noise * scale + shift, steps, generator, report))
-    pictures = torch.cat(made).contiguous()
+    pictures = torch.cat(made).contiguous().to(wanted.dtype)
     return torch.cat([pictures, pictures.flip(-1)])[:count]
 
 
-def _picture_shape(example: Example) -> tuple[int, ...]:
+def _picture(example: Example) -> Tensor:
     tensors = list(tensors_in(arguments(example)))
     if len(tensors) != 1 or tensors[0].ndim != 4:
         raise InvalidInput(
             "to synthesize pictures a model must take one tensor (N, C, H, W), pass real pictures instead"
         )
-    return tuple(tensors[0].shape[1:])
+    return tensors[0]
 
 
 def _remembers(module: nn.Module) -> bool:
