@@ -214,7 +214,7 @@ def _table(plan: Plan, accuracy: float, rows: list[Row], timings: Timings) -> li
         {
             "what is done": HOW.get(row.how, "the network as it was trained"),
             "FLOPs": human(row.flops),
-            "saved": less(plan.before.flops, row.flops),
+            "saved": less(plan.before.flops, row.flops) if row.flops < plan.before.flops else "",
             "parameters": human(row.params),
             "accuracy": percent(row.accuracy),
             f"time for {BATCH} pictures": ""
