@@ -14,21 +14,19 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from experiments.header import hardware, versions
-from slimilar.data import Pictures, cifar
+from experiments.header import commit, hardware, versions
+from slimilar.data import cifar
 from slimilar.errors import DataError
 from slimilar.files import replacing, write_text
 from slimilar.models import VGG, PreResNet
 from slimilar.models.checkpoints import load_state
 from slimilar.names import choose
-from slimilar.train import LAST, EpochRecord, Progress, Recipe, Result, Settings, evaluate, recipe, train
-from slimilar.train.checkpoint import load_checkpoint, save_checkpoint, under
+from slimilar.train import Progress, Recipe, Settings, evaluate, recipe, train
 
 SEED = 0
 FOLDER = Path(__file__).parent / "bases"
@@ -43,8 +41,6 @@ class Base:
     build: Callable[[], nn.Module]
     dataset: str
     recipe: Recipe
-    stop: int | None = None  # leave the recipe after so many epochs, ...
-    then: Recipe | None = None  # ... and end with this one
 
 
 _SHORT = recipe("one-cycle")
@@ -55,13 +51,7 @@ BASES = {
     "preresnet110-cifar10": Base(PreResNet, "cifar10", recipe("base")),
     "preresnet110-cifar100": Base(partial(PreResNet, 110, 100), "cifar100", recipe("base")),
     # Slim and short-trained ones, for the small scale: minutes of one core.
-    "preresnet20-cifar10": Base(
-        partial(PreResNet, 20, 10, 0.75),
-        "cifar10",
-        replace(_SHORT, epochs=8),
-        3,
-        replace(_SHORT, epochs=1, lr=0.05),
-    ),
+    "preresnet20-cifar10": Base(partial(PreResNet, 20, 10, 0.75), "cifar10", replace(_SHORT, epochs=8)),
     "vgg16-cifar100": Base(partial(VGG, 100, 0.25), "cifar100", replace(_SHORT, epochs=8)),
 }
 
@@ -81,8 +71,12 @@ def make(name: str, data: Path, runs: Path = RUNS) -> Path:
     """Train a base network, or go on with it; write weights and record, and return where the weights are."""
     base = BASES[choose(name, list(BASES), "base")]
     pictures, test = (cifar(base.dataset, split, data) for split in ("train", "test"))
+    running = commit()  # asked now: it may change during a long training
     torch.manual_seed(SEED)
-    result = _trained(base, base.build(), pictures, test, runs / name)
+    result = train(
+        base.build(), pictures, base.recipe, test=test, folder=runs / name, resume=True,
+        settings=Settings(seed=SEED, save_every=100), progress=_show,
+    )  # fmt: skip
     state = {
         k: (v.half() if v.ndim > 1 else v).contiguous()
         for k, v in result.model.state_dict().items()
@@ -98,48 +92,17 @@ def make(name: str, data: Path, runs: Path = RUNS) -> Path:
         "parameters": sum(p.numel() for p in result.model.parameters()),
         "data": f"{base.dataset}, all {len(pictures)} training pictures",
         "recipe": asdict(base.recipe),
-        **({} if base.then is None else {"left after epochs": base.stop, "then": asdict(base.then)}),
         "seed": SEED,
         "test_accuracy": score.accuracy,
         "test_pictures": score.pictures,
         "history": [asdict(epoch) for epoch in result.history],
         "versions": versions(),
+        "commit": running,
         "hardware": hardware(),
     }
     write_text(FOLDER / f"{name}.json", json.dumps(record, indent=1) + "\n")
     print(f"{name}: {score.accuracy:.2%} of {score.pictures} test pictures, {file}")
     return file
-
-
-class _Enough(Exception):
-    """Raised in the midst of a training that is not to be finished."""
-
-
-def _trained(base: Base, model: nn.Module, pictures: Pictures, test: Pictures, folder: Path) -> Result:
-    """Train by the recipe; where it is to be left early, by the second one from the weights of that epoch on."""
-    settings = Settings(seed=SEED, save_every=100)
-
-    def tell(event: Progress) -> None:
-        _show(event)
-        if base.stop is not None and event.epoch > base.stop:
-            raise _Enough
-
-    common: dict[str, Any] = {"test": test, "resume": True, "settings": settings}
-    left = folder / "left.safetensors"
-    if not left.exists():
-        try:
-            result = train(model, pictures, base.recipe, folder=folder, progress=tell, **common)
-        except _Enough:
-            tensors, info = load_checkpoint(folder / LAST)  # of the end of the epoch before
-            save_checkpoint(left, under("model", tensors), {"history": info["history"]})
-        else:
-            return result
-    tensors, info = load_checkpoint(left)
-    model.load_state_dict(tensors)
-    assert base.then is not None
-    result = train(model, pictures, base.then, folder=folder / "then", progress=_show, **common)
-    first = tuple(EpochRecord(**record) for record in info["history"])
-    return replace(result, history=(*first, *result.history))
 
 
 def _show(event: Progress) -> None:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
 from datetime import datetime, timezone
+from pathlib import Path
 
 import numpy as np
 import scipy
 import torch
 
 import slimilar
+
+ROOT = Path(__file__).resolve().parents[1]
+CODE = ("src", ":(glob)experiments/*.py")
 
 
 def versions() -> dict[str, str]:
@@ -22,6 +27,25 @@ def versions() -> dict[str, str]:
         "scipy": scipy.__version__,
         "python": platform.python_version(),
     }
+
+
+def commit(root: Path = ROOT) -> str | None:
+    """Return the last commit of the code that is running, not of results; None outside of a repository.
+
+    `+ changes` behind it says that files were changed and not committed.
+    """
+    last, changed = (
+        _git(root, *words, "--", *CODE) for words in (("log", "-1", "--format=%h"), ("status", "-s"))
+    )
+    return f"{last} + changes" if last and changed else last or None
+
+
+def _git(root: Path, *words: str) -> str:
+    try:
+        asked = subprocess.run(["git", *words], cwd=root, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return asked.stdout.strip()
 
 
 def hardware() -> str:
