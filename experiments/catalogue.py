@@ -77,13 +77,14 @@ def settings_of(name: str, scale: str) -> dict[str, Any]:
 
 
 def _header(name: str, scale: str, seed: int) -> dict[str, Any]:
-    from experiments.header import hardware, now, versions
+    from experiments.header import commit, hardware, now, versions
 
     return {
         "experiment": TITLES[name],
         "command": f"python -m experiments {name} --scale {scale} --data FOLDER",
         "seed": seed,
         "versions": versions(),
+        "commit": commit(),
         "hardware": hardware(),
         "started": now(),
         "settings": settings_of(name, scale),

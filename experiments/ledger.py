@@ -18,6 +18,8 @@ Row = dict[str, Any]
 class Ledger:
     """A JSON file with a header and rows, each found again by its key.
 
+    Rows may be of several runs: each says by which commit of the code it was made.
+
     >>> import tempfile
     >>> ledger = Ledger(Path(tempfile.mkdtemp()) / "rows.json", {"settings": {}})
     >>> ledger.row({"network": "a"}, lambda: {"accuracy": 0.5})["accuracy"]
@@ -28,6 +30,7 @@ class Ledger:
 
     def __init__(self, path: Path, header: Mapping[str, Any]) -> None:
         self.path, self.header = path, json.loads(json.dumps(header))
+        self._commit = self.header.get("commit")
         self.rows: list[Row] = []
         if path.exists():
             held = _read(path)
@@ -53,8 +56,9 @@ class Ledger:
         values = compute()
         # A row that was made elsewhere brings its own time.
         took = values.get("seconds", round(time.perf_counter() - start, 2))
-        row: Row = json.loads(json.dumps({**key, **values, "seconds": took}))
+        row: Row = json.loads(json.dumps({**key, **values, "seconds": took, "commit": self._commit}))
         self.rows.append(row)
+        self.header["commit"] = self._commit  # the last one; rows of earlier runs have their own
         # What others do on the machine does not count here; all runs that went on with the file do.
         self.header["processor_seconds"] = round(self._before + time.process_time(), 1)
         self.write()
@@ -79,31 +83,28 @@ def _read(path: Path) -> Any:
         ) from None
 
 
-def used(settings: Any) -> Any:
-    """Return settings without those that are None: what is not used, or was not known when rows were made.
-
-    >>> used({"lr": 0.1, "clip": None, "blocks": [{"test": None, "cut": 0.5}]})
-    {'lr': 0.1, 'blocks': [{'cut': 0.5}]}
-    """
-    if isinstance(settings, Mapping):
-        return {name: used(value) for name, value in settings.items() if value is not None}
-    return [used(value) for value in settings] if isinstance(settings, list | tuple) else settings
-
-
 def within(wanted: Any, held: Any) -> bool:
     """Tell whether all that is wanted is held; more may be held, on which rows no longer depend.
 
-    >>> within({"scale": {"test": 100}}, {"scale": {"test": 100, "lr": 0.1}}), within({"lr": 0.1}, {"lr": 0.2})
-    (True, False)
+    What is off (None, False) need not be held: it may not have been known when rows were made.
+
+    >>> within({"scale": {"test": 100, "clip": None}}, {"scale": {"test": 100, "size": 3}})
+    True
+    >>> within({"lr": 0.1}, {"lr": 0.2}), within({"clip": None}, {"clip": 1.0})
+    (False, False)
     """
+    if wanted is None or wanted is False:
+        return held is None or held is False
     if isinstance(wanted, Mapping) and isinstance(held, Mapping):
-        return all(name in held and within(value, held[name]) for name, value in wanted.items())
+        return all(within(value, held.get(name)) for name, value in wanted.items())
+    if isinstance(wanted, list | tuple) and isinstance(held, list | tuple):
+        return len(wanted) == len(held) and all(map(within, wanted, held))
     return bool(wanted == held)
 
 
 def _compare(path: Path, held: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
     for name in ("settings", "seed"):
-        if not within(used(wanted.get(name)), used(held.get(name))):
+        if not within(wanted.get(name), held.get(name)):
             raise StoreError(
                 f"{path} was made with another {name}; remove it to start anew, or choose another folder with --out"
             )

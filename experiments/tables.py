@@ -37,6 +37,12 @@ def _took(header: Mapping[str, Any]) -> str:
     return f"{known}{header['seconds']:.0f} s"
 
 
+def _commits(ledger: Ledger) -> str:
+    """Return by which commits of the code rows were made, as far as they say it."""
+    found = list(dict.fromkeys(r["commit"] for r in ledger.rows if r.get("commit")))
+    return f" Made by commit {', '.join(found)}." if found else ""
+
+
 def document(ledger: Ledger, body: str, pictures: Sequence[str]) -> str:
     """Return the page of an experiment: header, table, figures."""
     header = ledger.header
@@ -48,7 +54,7 @@ def document(ledger: Ledger, body: str, pictures: Sequence[str]) -> str:
         f"    {header['command']}",
         "",
         f"Scale `{scale['name']}`: {scale['about']}. Seed {header['seed']}. {versions}. {header['hardware']}.",
-        f"Started {header['started']}; {_took(header)} on the clock of a machine that was shared.",
+        f"Started {header['started']}; {_took(header)} on the clock of a machine that was shared.{_commits(ledger)}",
         f"Settings and all numbers: `{ledger.path.name}`.",
         "",
         body,

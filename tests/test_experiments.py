@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -19,7 +20,8 @@ from experiments.__main__ import main  # noqa: E402
 from experiments.bases import load_base  # noqa: E402
 from experiments.bench import Bench, Network  # noqa: E402
 from experiments.bound import pairs, shifts  # noqa: E402
-from experiments.ledger import Ledger, used, within  # noqa: E402
+from experiments.header import commit  # noqa: E402
+from experiments.ledger import Ledger, within  # noqa: E402
 from experiments.magnitude import equal  # noqa: E402
 from experiments.scales import SCALES  # noqa: E402
 
@@ -87,6 +89,39 @@ def test_an_interrupted_run_goes_on(tmp_path):
     again = Ledger(tmp_path / "rows.json", {"settings": {"a": 1}, "seed": 0})
     assert again.row({"k": 1}, lambda: {"v": 99})["v"] == 10
     assert again.row({"k": 2}, lambda: {"v": 20})["v"] == 20
+
+
+def test_rows_say_which_commit_made_them(tmp_path):
+    def ledger(commit):
+        return Ledger(tmp_path / "rows.json", {"settings": {}, "seed": 0, "commit": commit})
+
+    ledger("first").row({"k": 1}, dict)
+    ledger("second").row({"k": 2}, dict)
+    shown = ledger("third")
+    shown.write()
+    assert [r["commit"] for r in shown.rows] == ["first", "second"]
+    assert json.loads(shown.path.read_text())["header"]["commit"] == "second"
+
+
+def test_the_commit_is_that_of_the_code(tmp_path):
+    def git(*words):
+        identity = ("-c", "user.name=a", "-c", "user.email=a@example.org")
+        return subprocess.run(
+            ["git", *identity, *words], cwd=tmp_path, check=True, capture_output=True, text=True
+        )
+
+    assert commit(tmp_path) is None
+    (tmp_path / "experiments" / "results").mkdir(parents=True)
+    (tmp_path / "src").mkdir()
+    for name, file in (("code", "src/a.py"), ("result", "experiments/results/a.json")):
+        (tmp_path / file).write_text("1")
+        git("init", "-q")
+        git("add", ".")
+        git("commit", "-qm", name)
+    first = git("rev-parse", "--short", "HEAD~1").stdout.strip()
+    assert commit(tmp_path) == first
+    (tmp_path / "src" / "a.py").write_text("2")
+    assert commit(tmp_path) == f"{first} + changes"
 
 
 @pytest.mark.parametrize(("settings", "seed"), [({"a": 2}, 0), ({"a": 1}, 7)])
@@ -189,7 +224,7 @@ def test_committed_results_are_of_the_committed_settings():
     for file in found:
         header = json.loads(file.read_text())["header"]
         name, scale = file.parent.name, file.stem
-        assert within(used(catalogue.settings_of(name, scale)), used(header["settings"])), file
+        assert within(catalogue.settings_of(name, scale), header["settings"]), file
         assert f"experiments {name} --scale {scale} " in header["command"]
 
 

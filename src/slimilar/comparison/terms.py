@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import hashlib
 import json
 from collections.abc import Callable, Sequence
@@ -130,7 +129,7 @@ def fixed(subject: Subject, terms: Terms) -> dict[str, Any]:
         "training pictures": sample_digest(subject.train),
         "test pictures": sample_digest(subject.test),
         "epochs": terms.epochs,
-        "recipe": {k: v for k, v in dataclasses.asdict(terms.recipe).items() if k != "epochs"},
+        "recipe": {k: v for k, v in terms.recipe.terms().items() if k != "epochs"},
         "sparse epochs": terms.sparse_epochs,
         "plain epochs": terms.plain_epochs,
         "calibration pictures": terms.pictures,

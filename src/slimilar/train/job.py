@@ -34,7 +34,7 @@ class Job:
 def terms(job: Job) -> dict[str, Any]:
     """Return what decides on the course of a run, as JSON knows it."""
     found = {
-        **dataclasses.asdict(job.recipe),
+        **job.recipe.terms(),
         "seed": job.settings.seed,
         "training pictures": len(job.data),
         "distillation": dataclasses.asdict(job.settings.distillation) if job.teacher is not None else None,
@@ -46,10 +46,10 @@ def terms(job: Job) -> dict[str, Any]:
 
 def check_terms(path: Path, before: dict[str, Any], now: dict[str, Any]) -> None:
     """Refuse to resume under other terms; the outcome would be neither the one run nor the other."""
-    changed = [name for name in now if before.get(name) != now[name]]
+    changed = [name for name in {**now, **before} if before.get(name) != now.get(name)]
     if changed:
         name = changed[0]
         raise InvalidInput(
-            f"{name} must be {before.get(name)!r} as in the run that wrote {path}, got {now[name]!r}; "
+            f"{name} must be {before.get(name)!r} as in the run that wrote {path}, got {now.get(name)!r}; "
             "resume with the same recipe, seed and data, or start anew in another folder"
         )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from types import MappingProxyType
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from slimilar.errors import InvalidInput
 from slimilar.names import choose
@@ -21,7 +21,9 @@ class Recipe:
     ``"steps"`` divides the learning rate by 10 at each epoch of ``milestones``. ``"one-cycle"`` rises
     linearly for the first ``warmup`` share of the training, then falls to zero along a cosine. ``batch_size``
     counts the pictures of all processes together. ``ema`` is the decay of the averaged weights, None for no
-    average. ``clip`` is the largest norm of the gradient of a step; a longer one is shortened.
+    average. ``clip`` is the largest norm of the gradient of a step; a longer one is shortened. With
+    ``freeze_statistics`` batch norms keep the means and variances that they have, and use them; scales and shifts
+    learn as ever. Few and small batches estimate them worse than a fit to pictures has left them.
     """
 
     epochs: int
@@ -35,6 +37,7 @@ class Recipe:
     label_smoothing: float = 0.0
     ema: float | None = None
     clip: float | None = None
+    freeze_statistics: bool = False
 
     def __post_init__(self) -> None:
         problems = {
@@ -52,6 +55,19 @@ class Recipe:
         for problem, found in problems.items():
             if found:
                 raise InvalidInput(f"{problem}, got {getattr(self, problem.split()[0])!r}; change the recipe")
+
+    def terms(self) -> dict[str, Any]:
+        """Return what a run that goes on must have in common with its beginning.
+
+        What is off is left out where older runs do not know it, so that they can go on.
+
+        >>> "freeze_statistics" in RECIPES["quick"].terms()
+        False
+        """
+        found = asdict(self)
+        if not self.freeze_statistics:
+            del found["freeze_statistics"]
+        return found
 
     def learning_rate(self, epoch: float) -> float:
         """Return the learning rate after ``epoch`` epochs; fractions of an epoch count where it is smooth.

@@ -24,6 +24,7 @@ from slimilar.train.evaluate import evaluate
 from slimilar.train.job import Job, check_terms, terms
 from slimilar.train.log import Log
 from slimilar.train.meter import Meter
+from slimilar.train.norms import set_training
 from slimilar.train.objective import objective
 from slimilar.train.settings import EpochRecord, Progress
 from slimilar.train.team import Team, placed, shared_batch_norm
@@ -85,7 +86,7 @@ class Run:
 
     def _one_epoch(self) -> None:
         epoch, settings = self._batches(), self.job.settings
-        self.wrapped.train()
+        set_training(self.wrapped, self.recipe.freeze_statistics)
         self.meter.start_clock()
         for batch in batches(epoch, self.step):
             lr = self._one_step(batch, len(epoch))
