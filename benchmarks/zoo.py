@@ -3,6 +3,7 @@
     python benchmarks/zoo.py                # goes on where it was stopped; rows in benchmarks/results/zoo.jsonl
     python benchmarks/zoo.py --only resnet  # names that contain a word
     python benchmarks/zoo.py --again error,wrong,time-out      # once more what ended so
+    python benchmarks/zoo.py --log /tmp/new.jsonl              # from the start, into another file
 
 Each model is tried in a worker process that is replaced when it crashes or takes too long: both tools have the same
 limit, in processor time. Architectures without batch norm are tried too, with Slimilar alone: what it does not
@@ -108,21 +109,27 @@ def main() -> None:
     parser.add_argument("--again", default="", help="statuses to be tried once more, by comma")
     parser.add_argument("--part", default="0/1", help="1/3: the second of three parts, for several processes")
     parser.add_argument("--seconds", type=float, default=60, help="of processor time for each task")
+    parser.add_argument("--log", type=Path, default=RESULTS / "zoo.jsonl", help="the file of the rows")
     parser.add_argument("--table", action="store_true", help="print the table only")
     options = parser.parse_args()
-    path = RESULTS / "zoo.jsonl"
     entries = catalogue(RESULTS / "zoo-catalogue.json")
     picked = [*chosen(entries, options.all), *without_norms(entries)]
     if not options.table:
-        run(picked, path, options)
-    print(table(entries, picked, read(path)))
+        run(picked, options)
+    print(table(entries, picked, read(options.log)))
 
 
-def run(picked: list[Entry], path: Path, options: argparse.Namespace) -> None:
+def commit() -> str:
+    """Return the commit of the code that is run, with a plus sign when files differ from it."""
+    asked = ["git", "describe", "--always", "--exclude=*", "--abbrev=7", "--dirty=+"]
+    return subprocess.run(asked, cwd=RESULTS, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def run(picked: list[Entry], options: argparse.Namespace) -> None:
     """Try what has no row yet; write each row as soon as it is known."""
-    done, again = read(path), set(filter(None, options.again.split(",")))
+    done, again = read(options.log), set(filter(None, options.again.split(",")))
     part, parts = map(int, options.part.split("/"))
-    worker = Worker(options.seconds)
+    worker, same = Worker(options.seconds), {"limit": options.seconds, "commit": commit()}
     mine = list(enumerate(picked))[part::parts]
     try:
         for task in options.tasks.split(","):
@@ -132,8 +139,9 @@ def run(picked: list[Entry], path: Path, options: argparse.Namespace) -> None:
                 row = done.get((entry.key, task))
                 if options.only not in entry.key or (row is not None and row["status"] not in again):
                     continue
-                row = {"model": entry.key, "task": task, "params": entry.params, **worker.ask(task, entry)}
-                with path.open("a") as file:
+                row = {"model": entry.key, "task": task, "params": entry.params, **same}
+                row |= worker.ask(task, entry)
+                with options.log.open("a") as file:
                     file.write(json.dumps(row) + "\n")
                 print(
                     f"{entry.key} {task}: {row['status']} {row['seconds']:.1f} s", file=sys.stderr, flush=True
