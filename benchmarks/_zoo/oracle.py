@@ -8,12 +8,12 @@ output. No tool's own idea of what it removed is used.
 from __future__ import annotations
 
 import copy
-import math
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from _zoo.numbers import distinct, places
 from slimilar.trace import arguments, map_tensors, tensors_in
 
 _LAYERS = (nn.modules.conv._ConvNd, nn.Linear)
@@ -24,18 +24,10 @@ def randomise(model: nn.Module) -> nn.Module:
     generator = torch.Generator().manual_seed(0)
     for module in model.modules():
         if isinstance(module, _LAYERS):
-            module.weight.data = _distinct(module.weight.shape)
+            module.weight.data = distinct(module.weight.shape)
         if getattr(module, "running_var", None) is not None:
             _randomise_norm(module, generator)
     return model.eval()
-
-
-def _distinct(shape: torch.Size) -> Tensor:
-    """Return numbers that look random and are all different: the bits of a permutation of 0, 1, ..., 2 ** 27 - 1."""
-    bits = (torch.arange(shape.numel()) * 88_172_645 + 12_345) % 2**27
-    size = (1 + (bits % 2**23) / 2**23) * 2.0 ** (-(bits >> 24))
-    scale = 2.0 ** round(math.log2(max(1, shape[1:].numel())) / 2)  # a power of two keeps them different
-    return (size * (1 - 2 * ((bits >> 23) & 1)) / scale).float().view(shape)
 
 
 def _randomise_norm(module: Any, generator: torch.Generator) -> None:
@@ -63,14 +55,26 @@ def masked(original: nn.Module, small: nn.Module) -> nn.Module:
 
 
 def _kept(weight: Tensor, small: Tensor) -> Tensor:
-    first, lesser = weight.flatten(2).select(-1, 0) if weight.ndim > 2 else weight, small
-    lesser = small.flatten(2).select(-1, 0) if small.ndim > 2 else small
-    order = first.flatten().argsort()
-    ordered = first.flatten()[order]
-    place = torch.searchsorted(ordered, lesser.flatten().contiguous()).clamp_max(len(ordered) - 1)
-    mask = torch.zeros_like(first).flatten()
-    mask[order[place[ordered[place] == lesser.flatten()]]] = 1
-    return mask.view(first.shape + (1,) * (weight.ndim - 2))
+    """Return a mask of the entries that the smaller weight still has, by the first number of each kernel."""
+    lesser = small.flatten(2).select(-1, 0).flatten() if small.ndim > 2 else small.flatten()
+    size, found = weight[0, 0].numel(), places(lesser, weight.shape)
+    known = bool(((found >= 0) & (found < weight.numel())).all())
+    if known and torch.equal(weight.flatten()[found], lesser) and not bool((found % size).any()):
+        kept = found // size
+    else:  # these numbers are not ours: somebody has written the weight anew
+        numbers = weight.flatten(2).select(-1, 0).flatten() if weight.ndim > 2 else weight.flatten()
+        kept = sought(numbers, lesser)
+    mask = weight.new_zeros(weight.shape[:2].numel())
+    mask[kept] = 1
+    return mask.view(*weight.shape[:2], *(1,) * (weight.ndim - 2))
+
+
+def sought(numbers: Tensor, lesser: Tensor) -> Tensor:
+    """Return the places in `numbers` of those of `lesser` that are there, whatever the numbers are."""
+    order = numbers.argsort()
+    ordered = numbers[order]
+    place = torch.searchsorted(ordered, lesser.contiguous()).clamp_max(len(ordered) - 1)
+    return order[place[ordered[place] == lesser]]
 
 
 def difference(original: nn.Module, small: nn.Module, example: Any) -> float:

@@ -31,6 +31,11 @@ def kind(reason: str) -> str:
     return "fixed" if any(k in p for p in parts for k in _FIXED) else "unknown"
 
 
+def spent(row: Row) -> float:
+    """Return our own seconds: to look at the network, to choose what leaves, to rewrite and verify."""
+    return float(sum(row.get(f"seconds_{part}", 0) for part in ("analyze", "cut", "rewrite")))
+
+
 # how the rows on file came about; a run from the start by the command above has none of these limits
 _NOTES = (
     "Both tools on one busy machine, in the order of size: Slimilar on commit b9db81a with 120 s of processor time",
@@ -91,7 +96,7 @@ def _side_by_side(rows: Rows) -> Iterator[str]:
     both = [(rows[m, "ours"], rows[m, "rival"]) for m, t in rows if t == "ours" and (m, "rival") in rows]
     good = [(a, b) for a, b in both if a["status"] == b["status"] == "pass"]
     if good:
-        mine = sum(a["seconds_analyze"] + a["seconds_rewrite"] for a, _ in good)
+        mine = sum(spent(a) for a, _ in good)
         theirs = sum(b["seconds_prune"] for _, b in good)
         ended = [(a, b) for a, b in both if "time-out" not in (a["status"], b["status"])]
         yield (
@@ -138,13 +143,12 @@ def _line(name: str, row: Row, rival: Row | None) -> str:
         mine = f"{row['status']:<10} {row.get('what', '')[:90]}"
         return f"{name:<48} {mine}"
     least = min(row["smallest_inner"], row.get("smallest_joint", 1))
-    spent = row["seconds_analyze"] + row.get("seconds_rewrite", 0)
     other = f"{rival['status']:<20} {rival.get('seconds_prune', 0):6.1f}" if rival else f"{'-':<20} {'-':>6}"
     frozen = "; ".join(
         f"{w} {r}" for r, w in row["frozen"].items() if r != "model output" and "stream" not in r
     )
     return (
         f"{name:<48} {row['status']:<10} {row['groups']:>6} {row.get('free', 0) / row['channels']:>6.0%} {least:>6.0%} "
-        f"{row.get('flops_left', 1):>6.0%} {row.get('residual', '-'):<5} {row.get('oracle', 0):>8.0e} {spent:>6.1f}  "
-        f"{other}  {frozen}"
+        f"{row.get('flops_left', 1):>6.0%} {row.get('residual', '-'):<5} {row.get('oracle', 0):>8.0e} "
+        f"{spent(row):>6.1f}  {other}  {frozen}"
     )

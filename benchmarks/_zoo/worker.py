@@ -76,7 +76,9 @@ def ours(entry: Entry) -> dict[str, Any]:
         row |= {"groups_joint": len(chosen.groups), "smallest_joint": _smallest(chosen)}
     if not chosen.groups:
         return row | {"status": "nothing to prune"}
+    began = time.process_time()
     cut = _cut(chosen)
+    row["seconds_cut"] = time.process_time() - began
     began = time.process_time()
     result = apply(model, example, chosen, cut)
     row["seconds_rewrite"] = time.process_time() - began
