@@ -30,7 +30,10 @@ PICTURES, SEED = 5_000, 0
 VARIANTS = {
     "as it is": {},
     "least squares only (no steps behind a ReLU)": {"steps": 0},
+    "two steps": {"steps": 2},
     "six steps": {"steps": 6},
+    "no mirror images": {"mirror": False},
+    "no mirror images, six steps": {"mirror": False, "steps": 6},
     "a third of the samples": {"effort": 1e10},
     "three times the samples": {"effort": 9e10},
     "ridge 1e-4": {"ridge": 1e-4},
@@ -49,18 +52,25 @@ def main() -> None:
     )
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--networks", default=NETWORKS, help="NAME=SHARE of the FLOPs, by comma")
+    parser.add_argument("--variants", default="", help="only those, by semicolon")
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     for item in filter(None, args.networks.split(",")):
         name, _, share = item.partition("=")
-        _run(args.data, name, float(share), args.threads)
+        _run(
+            args.data,
+            name,
+            float(share),
+            args.variants.split(";") if args.variants else list(VARIANTS),
+            args.threads,
+        )
     write_text(LOG.with_suffix(".md"), _table())
 
 
-def _run(folder: Path, name: str, flops: float, threads: int) -> None:
+def _run(folder: Path, name: str, flops: float, variants: list[str], threads: int) -> None:
     known = {(r["network"], r["flops"], r["variant"]) for r in rows(LOG)}
-    wanted = {v: given for v, given in VARIANTS.items() if (name, flops, v) not in known}
+    wanted = {v: VARIANTS[v] for v in variants if (name, flops, v) not in known}
     if not wanted:
         return
     task = load(name, folder, "held-out", PICTURES, SEED)

@@ -45,6 +45,7 @@ LAYERS = [
     {"plan"},
     {"train"},  # below the criteria: a training phase is a criterion's, and is made of training's hooks
     {"criteria", "substitute"},
+    {"mirror"},
     {"amends"},
     {"prune"},
     {"archive", "store", "export", "engines", "latency"},

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -17,10 +16,11 @@ from slimilar.amends import substituted
 from slimilar.calibration import to_batches
 from slimilar.criteria import Span, available, facts
 from slimilar.errors import InvalidInput
+from slimilar.mirror import with_mirror_images
 from slimilar.substitute import Settings, linear
 from slimilar.substitute.expected import expect
 from slimilar.substitute.hearing import hearing, temperature
-from slimilar.substitute.patch import Rows, fit
+from slimilar.substitute.patch import Samples, fit
 from slimilar.substitute.solve import (
     Moments,
     backward_elimination,
@@ -192,9 +192,17 @@ def test_behind_a_relu_the_fit_follows_what_passes_it() -> None:
         - 3
     )
     level, sign = torch.full_like(y, 0.3), torch.tensor([1.0, -1.0])
-    rows = [Rows([x], [y], [level])]
+
+    def samples() -> Samples:
+        found = Samples(3000)
+        found.add(x[:500], y[:500], level[:500])
+        found.add(x[500:], y[500:], level[500:])
+        return found
+
     prior, none = torch.zeros(4, 2, dtype=torch.float64), torch.zeros(4, dtype=torch.bool)
-    plain, gated = (fit(rows, prior, 1, 1e-9, torch.ones(2), sign, None, none, steps) for steps in (0, 200))
+    plain, gated = (
+        fit(samples(), prior, 1, 1e-9, torch.ones(2), sign, None, none, steps) for steps in (0, 200)
+    )
 
     def loss(kernel: Tensor, constant: Tensor) -> Tensor:
         given, at = x.double() @ kernel + constant, level.double()
@@ -291,7 +299,26 @@ def test_playing_the_tape_is_running_the_model(name: str) -> None:
     values = replay.start(tape, [x])
     with torch.no_grad():
         replay.run(tape, values, named_tensors(net))
-        assert torch.equal(values[tape.outputs[0]], net(x))
+        torch.testing.assert_close(values[tape.outputs[0]], net(x), rtol=1e-4, atol=1e-5)
+
+
+def test_mirror_images_go_in_where_a_network_takes_them_for_the_same() -> None:
+    torch.manual_seed(0)
+    head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 3))
+    sided = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 3))
+    with torch.no_grad():
+        sided[1].weight.zero_()
+        sided[1].weight.view(3, 3, 8, 8)[[0, 1], 0, :, [0, -1]] = 1.0  # which side is brighter
+    x = pictures(16)[:, :3, :8, :8]
+    blind, seeing = (
+        with_mirror_images(list(x.split(8)), replay.record(net, x[:8]), named_tensors(net), 1000)
+        for net in (head, sided)
+    )
+    assert torch.equal(torch.cat(blind), torch.cat([x, x.flip(-1)]))
+    assert torch.equal(torch.cat(seeing), x)
+    tape, tensors = replay.record(head, x[:8]), named_tensors(head)
+    assert len(with_mirror_images(blind, tape, tensors, 1000)) == 4, "not twice"
+    assert len(with_mirror_images(list(x.split(8)), tape, tensors, 10**12)) == 2, "not at any cost"
 
 
 # --- substitutes --------------------------------------------------------------------------------------------------
@@ -362,10 +389,9 @@ def test_a_fit_holds_no_more_numbers_than_it_may(monkeypatch: pytest.MonkeyPatch
     """Of every reader, samples and what it should write together; but one place of each picture at least."""
     held, x = [], pictures(64)
 
-    def counting(parts: Iterable[Rows], *others: Any) -> Any:
-        drawn = list(parts)
-        held.append(sum(t.numel() for p in drawn for t in (*p.x, *p.y, *p.level) if t is not None))
-        return fit(drawn, *others)
+    def counting(samples: Samples, *others: Any) -> Any:
+        held.append(sum(t.numel() for t in samples.all() if t is not None))
+        return fit(samples, *others)
 
     monkeypatch.setattr(linear, "fit", counting)
     slimilar.prune(small_net(), x[:1], flops=0.6, calibration=x)

@@ -12,6 +12,7 @@ from torch import nn
 
 from slimilar.calibration import batch_size, to_batches
 from slimilar.errors import InvalidInput
+from slimilar.mirror import with_mirror_images
 from slimilar.plan import Budget, Cut, Plan, parse_budget
 from slimilar.probe import Structure
 from slimilar.replay import Tape, record
@@ -109,6 +110,8 @@ def substituted(
     pictures = None if how != "linear" else calibration
     batches = [] if pictures is None else to_batches(pictures, example, batch_size(example), PICTURES)
     tape = tape_of(model, example, structure, len(batches[0]) if batches else 1)
+    if settings.mirror and batches:
+        batches = with_mirror_images(batches, tape, named_tensors(model), plan.before.flops)
     report = None if progress is None else lambda i, n: progress("substituting", i, n)
     sites = find_sites(trace, grouping, tape)
     # the channels of other criteria are theirs to choose

@@ -235,5 +235,9 @@ def refresh(tape: Tape, op: int, activation: int, values: Values, tensors: Tenso
 
 
 def start(tape: Tape, batch: Sequence[Tensor]) -> Values:
-    """Return the values at the beginning."""
-    return dict(zip(tape.inputs, batch, strict=True))
+    """Return the values at the beginning; convolutions take less time where channels lie side by side."""
+    laid = [
+        t.contiguous(memory_format=torch.channels_last) if t.ndim == 4 and t.is_floating_point() else t
+        for t in batch
+    ]
+    return dict(zip(tape.inputs, laid, strict=True))

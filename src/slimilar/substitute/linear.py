@@ -8,7 +8,7 @@ go on. So each layer corrects what those before it left over.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -21,7 +21,7 @@ from slimilar.replay import Held, Tape
 from slimilar.substitute.absorb import absorb, regression
 from slimilar.substitute.aim import Pair, aim_of, scale_of
 from slimilar.substitute.hearing import hearing
-from slimilar.substitute.patch import HELD, PAIRED, Rows, draw, fit
+from slimilar.substitute.patch import HELD, PAIRED, Samples, draw, fit
 from slimilar.substitute.sites import Site, is_conv, pixels
 from slimilar.substitute.solve import Moments
 
@@ -45,6 +45,7 @@ class Settings:
     choose: str = (
         "sums"  # who chooses again which channels it reads: "none", "sums" (residual branches), "all"
     )
+    mirror: bool = True  # show mirror images too, if the network takes them for the same and it costs little
     polish: bool = True  # fit readers that lose no channel too, once what they read has drifted
 
 
@@ -100,7 +101,7 @@ def substitute_linear(
     if exchange.spare.any():
         network.heard = hearing(tape, [s.op for s in sites], tensors, batches[0], settings.seed)
     touched = [s for s in sites if settings.polish or not _stays(s, kept).all()]
-    pairs = [Pair(replay.start(tape, [b]), replay.start(tape, [b])) for b in batches]
+    pairs = [Pair(values, dict(values)) for values in (replay.start(tape, [b]) for b in batches)]
     position = 0
     with torch.no_grad():
         for i, site in enumerate(touched):
@@ -194,29 +195,20 @@ def _fit_patches(
     rows = int(max(settings.rows * size, settings.effort / (size * size + (size + gate) * outputs)))
     each = -(-min(rows, HELD // size, PAIRED // (size + 2 * outputs)) // len(pairs))
 
-    def drawn() -> Iterator[Rows]:
-        for pair in pairs:
-            aim = aim_of(
-                tape,
-                site,
-                pair,
-                network.original,
-                network.pruned,
-                settings.correct_stream,
-                settings.steps > 0,
-            )
-            if (
-                aim.plain.numel() * len(pairs) <= HELD
-            ):  # else it is made again, rather than held for every batch
-                pair.original[tape.plays[site.op].outputs[0]] = aim.plain
-            x = pair.pruned[site.value].index_select(site.axis, candidates)
-            yield draw(tape, site, x, aim, shape, each, conv, generator)
-
+    samples = Samples((each + len(pairs[0].pruned[site.value])) * len(pairs))
+    for pair in pairs:
+        aim = aim_of(
+            tape, site, pair, network.original, network.pruned, settings.correct_stream, settings.steps > 0
+        )
+        if aim.plain.numel() * len(pairs) <= HELD:  # else it is made again, rather than held for every batch
+            pair.original[tape.plays[site.op].outputs[0]] = aim.plain
+        x = pair.pruned[site.value].index_select(site.axis, candidates)
+        draw(samples, tape, site, x, aim, shape, each, conv, generator)
     prior = weight.index_select(1, candidates).reshape(outputs, -1).T.double()
     scale = torch.ones(1) if site.norm is None else scale_of(tape, network.original, site.norm)
     heard = network.heard.get(site.op, torch.ones(outputs))
     found = fit(
-        drawn(), prior, taps, settings.ridge, heard, torch.where(scale < 0, -1.0, 1.0), int(seats.stays.sum()),
+        samples, prior, taps, settings.ridge, heard, torch.where(scale < 0, -1.0, 1.0), int(seats.stays.sum()),
         torch.from_numpy(seats.fixed)[candidates], settings.steps,
     )  # fmt: skip
     chosen = candidates[found.chosen]

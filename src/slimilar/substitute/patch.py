@@ -8,7 +8,7 @@ with the same factorisation reach it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,13 +26,37 @@ PAIRED = 2 * HELD  # and of that together with what it should write, and where t
 _PIECE = 4096  # samples
 
 
-@dataclass(frozen=True, eq=False)
-class Rows:
-    """Samples of what a reader sees and should write, in pieces: x, y, and the level of the ReLU behind (or None)."""
+class Samples:
+    """What a reader sees (x), should write (y), and the level of the ReLU behind it (None without one).
 
-    x: list[Tensor]
-    y: list[Tensor]
-    level: list[Tensor | None]
+    Room for all is taken once: samples kept one by one, among larger things that come and go, would leave holes in
+    memory that nothing fits into.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most, self._count = most, 0
+        self._held: list[Tensor | None] = []
+
+    def add(self, x: Tensor, y: Tensor, level: Tensor | None) -> None:
+        """Take in some rows."""
+        parts = (x, y, level)
+        if not self._held:
+            self._held = [None if p is None else p.new_empty(self._most, p.shape[1]) for p in parts]
+        end = self._count + len(x)
+        for i, part in enumerate(parts):
+            room = self._held[i]
+            if room is None or part is None:  # a level that not all have is of no use
+                self._held[i] = None
+            else:
+                room[self._count : end] = part
+        self._count = end
+
+    def all(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return all x, y and levels."""
+        x, y, level = (None if room is None else room[: self._count] for room in self._held)
+        assert x is not None
+        assert y is not None
+        return x, y, level
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,49 +69,46 @@ class Fit:
 
 
 def draw(
-    tape: Tape, site: Site, x: Tensor, aim: Aim, taps: tuple[int, ...], most: int, conv: bool,
+    samples: Samples, tape: Tape, site: Site, x: Tensor, aim: Aim, taps: tuple[int, ...], most: int, conv: bool,
     generator: torch.Generator,
-) -> Rows:  # fmt: skip
-    """Return samples of one batch, at most so many (at least one of every picture)."""
+) -> None:  # fmt: skip
+    """Add samples of one batch, at most so many (at least one of every picture)."""
     if not conv:
-        flat = [t if t is None else t.flatten(0, -2) for t in (aim.wanted, aim.level)]
-        rows = x.movedim(site.axis, -1).flatten(0, -2)
+        rows, wanted = x.movedim(site.axis, -1).flatten(0, -2), aim.wanted.flatten(0, -2)
         pick = torch.randperm(len(rows), generator=generator)[:most]
-        assert flat[0] is not None
-        return Rows([rows[pick]], [flat[0][pick]], [None if flat[1] is None else flat[1][pick]])
+        level = None if aim.level is None else aim.level.flatten(0, -2)[pick]
+        samples.add(rows[pick], wanted[pick], level)
+        return
     places = int(np.prod(aim.wanted.shape[2:]))
     each = max(1, min(places, -(-most // len(x))))
     step = max(1, min(len(x), 4_000_000 // max(1, each * x.shape[1] * int(np.prod(taps)))))
-    found = Rows([], [], [])
     for first in range(0, len(x), step):
         chosen = torch.randperm(places, generator=generator)[:each]
+        some = slice(first, first + step)
+        level = None if aim.level is None else _at(aim.level[some], chosen)
+        seen = patches(x[some], tape.plays[site.op], taps, chosen)
+        samples.add(seen, _at(aim.wanted[some], chosen), level)
 
-        def at(t: Tensor | None, first: int = first, chosen: Tensor = chosen) -> Tensor | None:
-            part = None if t is None else t[first : first + step].flatten(2)[:, :, chosen]
-            return None if part is None else part.transpose(1, 2).flatten(0, 1)
 
-        wanted = at(aim.wanted)
-        assert wanted is not None
-        found.x.append(patches(x[first : first + step], tape.plays[site.op], taps, chosen))
-        found.y.append(wanted)
-        found.level.append(at(aim.level))
-    return found
+def _at(pictures: Tensor, places: Tensor) -> Tensor:
+    """Return the channels at some places, (pictures * places, channels)."""
+    return pictures.flatten(2)[:, :, places].transpose(1, 2).flatten(0, 1)
 
 
 def fit(
-    parts: Iterable[Rows], prior: Tensor, taps: int, strength: float, weight: Tensor, sign: Tensor,
+    samples: Samples, prior: Tensor, taps: int, strength: float, weight: Tensor, sign: Tensor,
     width: int | None, fixed: Tensor, steps: int,
 ) -> Fit:  # fmt: skip
     """Fit a kernel; with `width`, only so many channels of `taps` unknowns each are read, chosen by elimination."""
     size = len(prior)
     moments = Moments(size, prior.shape[1])
-    pieces = _pieces(parts)
-    for x, y, _ in pieces:
-        moments.add(x, y)
+    x, y, level = samples.all()
+    for some in zip(x.split(_PIECE), y.split(_PIECE), strict=True):
+        moments.add(*some)
     covariance = moments.covariance()
     inside = ridge(covariance, strength)
-    level = float(inside[0, 0] - covariance[0, 0])
-    cross = moments.cross() + level * prior
+    strength = float(inside[0, 0] - covariance[0, 0])
+    cross = moments.cross() + strength * prior
     chosen = torch.arange(size // taps)
     if width is not None and width < len(chosen):
         chosen = block_elimination(inside, cross, taps, weight, width, fixed).left
@@ -96,34 +117,16 @@ def fit(
     kernel = torch.cholesky_solve(cross[unknowns], factor)
     centre = moments.mean()[unknowns]
     constant = moments.mean_beside() - centre @ kernel
-    if steps and all(p[2] is not None for p in pieces):
-        ahead = []
-        while pieces:  # one after the other, so that little is held twice
-            x, y, at = pieces.pop()
-            ahead.append(Ahead(x[:, unknowns] if len(unknowns) < size else x, *_opening(y, at, sign)))
+    if steps and level is not None:
+        _open(y, level, sign)
+        pieces = [
+            Ahead(a[:, unknowns] if len(unknowns) < size else a, b, c)
+            for a, b, c in zip(*(t.split(_PIECE) for t in (x, y, level)), strict=True)
+        ]
         kernel, constant = _gated(
-            ahead, kernel, constant, centre, prior[unknowns], level, factor, sign, steps
+            pieces, kernel, constant, centre, prior[unknowns], strength, factor, sign, steps
         )
     return Fit(kernel, constant, chosen)
-
-
-def _pieces(parts: Iterable[Rows]) -> list[tuple[Tensor, Tensor, Tensor | None]]:
-    """Return the samples in pieces of some thousands: many small ones would cost more."""
-    found, some = [], Rows([], [], [])
-
-    def close() -> None:
-        levels = [at for at in some.level if at is not None]
-        found.append((torch.cat(some.x), torch.cat(some.y), torch.cat(levels) if levels else None))
-
-    for part in parts:
-        if sum(map(len, some.x)) >= _PIECE:
-            close()
-            some = Rows([], [], [])
-        some.x.extend(part.x)
-        some.y.extend(part.y)
-        some.level.extend(part.level)
-    close()
-    return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,16 +138,17 @@ class Ahead:
     most: Tensor
 
 
-def _opening(y: Tensor, level: Tensor | None, sign: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what is wanted and the most that may be missing, outputs turned so that the ReLU opens upwards.
+def _open(y: Tensor, level: Tensor, sign: Tensor) -> None:
+    """Turn outputs so that the ReLU opens upwards: y becomes what is wanted, level the most that may be missing.
 
     Where it is open in the original, all that is missing counts; else only what is above its level, so never more
-    than nothing is missing.
+    than nothing is missing. In place, as there are many.
     """
-    assert level is not None
-    wanted, level = y * sign, level * sign
-    silent = wanted <= level
-    return torch.where(silent, level, wanted), torch.where(silent, 0.0, torch.inf)
+    y *= sign
+    level *= sign
+    silent = y <= level
+    torch.maximum(y, level, out=y)
+    level.fill_(torch.inf).masked_fill_(silent, 0.0)
 
 
 def _gated(
