@@ -22,12 +22,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from _zoo.catalogue import Entry, catalogue, chosen, without_norms
+from _zoo.catalogue import EXPORT_EVERY, Entry, catalogue, chosen, without_norms
 from _zoo.table import table
 
 RESULTS = Path(__file__).parent / "results"
 TASKS = ("ours", "rival", "exported")
-EXPORT_EVERY = 8  # exporting and compiling take long: a sample
 
 
 class Worker:

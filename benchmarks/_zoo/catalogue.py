@@ -23,6 +23,7 @@ from torch import nn
 from slimilar._torchvision import import_torchvision
 
 _KINDS = ("", "segmentation", "video", "optical_flow", "detection")
+EXPORT_EVERY = 8  # exporting and compiling take long: a sample
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from typing import Any
 
-from _zoo.catalogue import Entry
+from _zoo.catalogue import EXPORT_EVERY, Entry
 
 Row = Mapping[str, Any]
 Rows = Mapping[tuple[str, str], Row]
@@ -36,13 +36,10 @@ def spent(row: Row) -> float:
     return float(sum(row.get(f"seconds_{part}", 0) for part in ("analyze", "cut", "rewrite")))
 
 
-# how the rows on file came about; a run from the start by the command above has none of these limits
+_HOW = "Random weights; FLOPs cut to 60 % where possible (residual: inner, else joint); judged by the weights alone."
 _NOTES = (
-    "Both tools on one busy machine, in the order of size: Slimilar on commit b9db81a with 120 s of processor time",
-    "(--seconds 120), all but the last four of the list; Torch-Pruning earlier, with 30 s, stopped before the end. The",
-    "limit covers building, checking and training too: Slimilar's time-outs are torchvision's vgg11_bn and vgg13_bn,",
-    "where the check sorts the 100 million weights of the first linear layer.",
-    "Of those without batch norm only a few were tried (60 s). The exports are of an earlier run.",
+    "Both tools on one machine that had other work, one after the other, in the order of size (--tasks and --seconds):",
+    "the limit is of processor time, and covers building, checking and the training step too. Memory: 16 GiB at most.",
 )
 
 
@@ -52,8 +49,32 @@ def table(entries: list[Entry], picked: list[Entry], rows: Rows) -> str:
     main = {key: row for key, row in rows.items() if key[0] in normed}
     rest = {key: row for key, row in rows.items() if key[0] not in normed}
     return "\n".join(
-        [*_head(entries, picked), "", *_totals(main), *_without(rest), "", *_lines(picked, rows)]
+        [
+            *_head(entries, picked),
+            *_runs(picked, main, rest),
+            _HOW,
+            "",
+            *_totals(main),
+            *_without(rest),
+            "",
+            *_lines(picked, rows),
+        ]
     )
+
+
+def _runs(picked: list[Entry], main: Rows, rest: Rows) -> Iterator[str]:
+    """Say of every task how many were tried, on which commit and with which limit."""
+    normed = sum(e.batch_norms > 0 for e in picked)
+    for title, task, rows, of in (
+        ("Slimilar", "ours", main, normed),
+        ("Torch-Pruning", "rival", main, normed),
+        ("Exports of Slimilar's", "exported", main, -(-normed // EXPORT_EVERY)),
+        ("Slimilar without batch norm", "ours", rest, len(picked) - normed),
+    ):
+        runs = Counter((r.get("commit", "?"), r.get("limit", 0)) for (_, t), r in rows.items() if t == task)
+        parts = (f"{n} on commit {commit} with {limit:g} s" for (commit, limit), n in runs.most_common())
+        short = f"; {of - runs.total()} not tried" if of > runs.total() else ""
+        yield f"  {title}: {', '.join(parts) or 'none'}{short}."
 
 
 def _without(rows: Rows) -> Iterator[str]:
@@ -74,7 +95,6 @@ def _head(entries: list[Entry], picked: list[Entry]) -> Iterator[str]:
         f"{len(picked) - len(listed)} without batch norms, chosen alike."
     )
     yield from _NOTES
-    yield "Random weights; FLOPs cut to 60 % where possible (residual: inner, else joint); judged by the weights alone."
 
 
 def _totals(rows: Rows) -> Iterator[str]:

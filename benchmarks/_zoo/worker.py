@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 import json
 import os
+import resource
 import sys
 import time
 import traceback
@@ -30,6 +31,7 @@ from slimilar.trace import arguments, tensors_in
 
 TARGET = 0.6  # of the FLOPs, where it can be reached
 ENOUGH = 0.7
+MEMORY = 16 * 2**30  # bytes that one model may take
 
 
 def prepared(entry: Entry) -> tuple[nn.Module, Any]:
@@ -150,6 +152,10 @@ def _size(example: Any) -> list[int]:
     return list(next(tensors_in(example)).shape)
 
 
+def _is_memory(error: Exception) -> bool:
+    return isinstance(error, MemoryError) or "can't allocate memory" in str(error)
+
+
 _TASKS = {"ours": ours, "rival": rival, "exported": exported}
 
 
@@ -157,6 +163,9 @@ def main() -> None:
     """Answer until standard input ends."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
+    resource.setrlimit(
+        resource.RLIMIT_AS, (MEMORY, MEMORY)
+    )  # else the system ends whichever process it likes
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # models print; the answers must stay readable
     for line in sys.stdin:
@@ -168,7 +177,8 @@ def main() -> None:
             row = _TASKS[request["task"]](entry)
         except Exception as error:
             ours_says = isinstance(error, SlimilarError)
-            row = {"status": "error", "what": f"{type(error).__name__}: {error}"[:600], "said": ours_says}
+            status = "out of memory" if _is_memory(error) else "error"
+            row = {"status": status, "what": f"{type(error).__name__}: {error}"[:600], "said": ours_says}
             frames = traceback.extract_tb(error.__traceback__)[-4:]
             row["where"] = [f"{Path(f.filename).name}:{f.lineno} {f.name}" for f in frames]
         row["seconds"] = time.process_time() - began
