@@ -2,254 +2,22 @@
 
 from __future__ import annotations
 
-import copy
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
 import slimilar
+from _fitting import duplicate, generator, pictures, small_net
 from slimilar import models, replay
 from slimilar.amends import substituted
-from slimilar.calibration import to_batches
 from slimilar.criteria import Span, available, facts
 from slimilar.errors import InvalidInput
-from slimilar.mirror import with_mirror_images
 from slimilar.substitute import Settings, linear
 from slimilar.substitute.expected import expect
-from slimilar.substitute.hearing import hearing, temperature
 from slimilar.substitute.patch import Samples, fit
-from slimilar.substitute.solve import (
-    Moments,
-    backward_elimination,
-    block_elimination,
-    least_squares,
-    mixing,
-    ridge,
-)
-from slimilar.synthesis import _natural_noise, synthesize
 from slimilar.trace import named_tensors, trace
-
-
-def generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
-def pictures(count: int = 64, size: int = 12) -> Tensor:
-    """Smooth random pictures: neighbours alike, as in real ones."""
-    noise = torch.randn(count, 3, size, size, generator=generator(7))
-    return nn.functional.avg_pool2d(noise, 3, 1, 1) * 2
-
-
-def small_net(bias: bool = False) -> nn.Sequential:
-    torch.manual_seed(0)
-    net = nn.Sequential(
-        nn.Conv2d(3, 10, 3, padding=1, bias=False), nn.BatchNorm2d(10), nn.ReLU(),
-        nn.Conv2d(10, 8, 3, padding=1, bias=bias), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(8, 12, 1, bias=True), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(12, 4),
-    )  # fmt: skip
-    net.train()
-    for _ in range(20):
-        net(pictures())
-    with torch.no_grad():
-        for m in net.modules():
-            if isinstance(m, nn.BatchNorm2d):
-                m.weight.uniform_(0.3, 1.5, generator=generator(1))
-                m.bias.normal_(0, 0.5, generator=generator(2))
-    return net.eval()
-
-
-def duplicate(net: nn.Sequential, source: int, copies: list[int]) -> None:
-    """Make channels of the first layer exact copies of another."""
-    with torch.no_grad():
-        for t in (net[0].weight, net[1].weight, net[1].bias, net[1].running_mean, net[1].running_var):
-            t[copies] = t[source].clone()
-
-
-# --- algebra ------------------------------------------------------------------------------------------------------
-
-
-def test_least_squares_is_numpys() -> None:
-    x = torch.randn(200, 6, dtype=torch.float64, generator=generator())
-    y = torch.randn(200, 3, dtype=torch.float64, generator=generator(1))
-    moments = Moments(6, beside=3)
-    for seen, wanted in zip(x.split(30), y.split(30), strict=True):
-        moments.add(seen, wanted)
-    zeros = torch.zeros(6, 3, dtype=torch.float64)
-    fitted = least_squares(moments.covariance(), moments.cross(), zeros, 0.0)
-    shift = moments.mean_beside() - moments.mean() @ fitted
-    wanted = np.linalg.lstsq(np.c_[x.numpy(), np.ones(200)], y.numpy(), rcond=None)[0]
-    assert np.allclose(np.r_[fitted.numpy(), shift.numpy()[None]], wanted, atol=1e-10)
-
-
-def test_moments_of_many_columns_are_numpys() -> None:
-    """More columns than are multiplied at once, and rows in uneven pieces."""
-    x = torch.randn(700, 1100, dtype=torch.float64, generator=generator()) + 3
-    y = torch.randn(700, 2, dtype=torch.float64, generator=generator(1))
-    moments = Moments(1100, beside=2)
-    for seen, wanted in zip(x.split(90), y.split(90), strict=True):
-        moments.add(seen, wanted)
-    everything = np.cov(torch.cat([x, y], 1).numpy().T, bias=True)
-    assert np.allclose(moments.covariance(), everything[:1100, :1100], atol=1e-10)
-    assert np.allclose(moments.cross(), everything[:1100, 1100:], atol=1e-10)
-    assert np.allclose(moments.mean(), x.numpy().mean(0), atol=1e-12)
-
-
-def test_a_strong_ridge_stays_at_the_prior() -> None:
-    x = torch.randn(50, 4, dtype=torch.float64, generator=generator())
-    covariance, prior = torch.cov(x.T), torch.randn(4, 2, dtype=torch.float64, generator=generator(3))
-    cross = covariance @ torch.ones(4, 2, dtype=torch.float64)
-    assert torch.allclose(least_squares(covariance, cross, prior, 1e9), prior, atol=1e-6)
-    free = least_squares(covariance, cross, prior, 0.0)
-    assert torch.allclose(free, torch.ones(4, 2, dtype=torch.float64), atol=1e-8)
-
-
-def test_mixing_is_numpys_regression() -> None:
-    x = torch.randn(300, 5, dtype=torch.float64, generator=generator()) @ torch.randn(
-        5, 5, dtype=torch.float64, generator=generator(1)
-    )
-    kept, removed = torch.tensor([0, 2, 3]), torch.tensor([1, 4])
-    matrix = mixing(torch.cov(x.T), kept, removed, strength=0.0)
-    centred = (x - x.mean(0)).numpy()
-    wanted = np.linalg.lstsq(centred[:, kept], centred[:, removed], rcond=None)[0].T
-    assert np.allclose(matrix.numpy(), wanted, atol=1e-10)
-
-
-def test_backward_elimination_adds_up_the_error_of_regression() -> None:
-    """After each step, the summed error is that of regressing all removed channels on those left."""
-    x = torch.randn(400, 6, dtype=torch.float64, generator=generator()) @ torch.randn(
-        6, 6, dtype=torch.float64, generator=generator(1)
-    )
-    weight = torch.randn(6, 7, dtype=torch.float64, generator=generator(2))
-    covariance = ridge(torch.cov(x.T, correction=0), 1e-4)
-    found = backward_elimination([covariance], [weight @ weight.T], [np.arange(6)], 6, np.arange(6))
-    assert sorted(found.removed.tolist()) == list(range(6))
-    twice = ridge(covariance)  # what the elimination works with
-    for k in range(1, 5):
-        gone = torch.from_numpy(found.removed[:k])
-        left = torch.from_numpy(found.removed[k:].copy())
-        m = mixing(twice, left, gone, 0.0)
-        residual = twice[gone][:, gone] - m @ twice[left][:, gone]
-        assert found.error[k - 1] == pytest.approx(
-            float(torch.trace(weight[gone].T @ residual @ weight[gone])), rel=1e-6
-        )
-
-
-def test_first_to_leave_is_the_one_that_costs_least_by_brute_force() -> None:
-    x = torch.randn(400, 5, dtype=torch.float64, generator=generator()) @ torch.randn(
-        5, 5, dtype=torch.float64, generator=generator(4)
-    )
-    weight = torch.randn(5, 3, dtype=torch.float64, generator=generator(2))
-    covariance = ridge(torch.cov(x.T, correction=0), 1e-4)
-    found = backward_elimination([covariance], [weight @ weight.T], [np.arange(5)], 5, np.arange(5))
-    costs = []
-    for i in range(5):
-        others = torch.tensor([j for j in range(5) if j != i])
-        m = mixing(covariance, others, torch.tensor([i]), 1e-4)
-        costs.append(float((covariance[i, i] - m[0] @ covariance[others, i]) * weight[i].square().sum()))
-    assert int(found.removed[0]) == int(np.argmin(costs))
-
-
-# --- the tape -----------------------------------------------------------------------------------------------------
-
-
-def test_block_elimination_is_least_squares_without_the_block() -> None:
-    """After each step the kernel is the fit on what is left, and the cost is what the residual has grown by."""
-    x = torch.randn(300, 8, dtype=torch.float64, generator=generator()) @ torch.randn(
-        8, 8, dtype=torch.float64, generator=generator(1)
-    )
-    y = torch.randn(300, 3, dtype=torch.float64, generator=generator(2)) + x[:, :3]
-    heard = torch.tensor([1.0, 2.0, 0.5], dtype=torch.float64)
-
-    def residual(left: Tensor) -> tuple[Tensor, float]:
-        inputs = x[:, (left[:, None] * 2 + torch.arange(2)).flatten()]
-        kernel = torch.linalg.lstsq(inputs, y).solution
-        return kernel, float(((y - inputs @ kernel).square() * heard).sum())
-
-    found = block_elimination(x.T @ x, x.T @ y, 2, heard, 1, torch.zeros(4, dtype=torch.bool), (4, 3, 2, 1))
-    costs, before = [], residual(torch.arange(4))[1]
-    for count in (3, 2, 1):
-        left, kernel = found.fits[count]
-        wanted, error = residual(left)
-        assert torch.allclose(kernel.double(), wanted, atol=1e-5)
-        costs.append(error - before)
-        before = error
-    assert np.allclose(found.cost, costs, rtol=1e-8)
-    others = [residual(torch.tensor([j for j in range(4) if j != i]))[1] for i in range(4)]
-    assert int(found.removed[0]) == int(np.argmin(others))
-    kept = block_elimination(x.T @ x, x.T @ y, 2, heard, 1, torch.tensor([False, True, False, False]))
-    assert kept.left.tolist() == [1]
-
-
-def test_behind_a_relu_the_fit_follows_what_passes_it() -> None:
-    """Against minimising the same convex loss by a general optimiser; and after the ReLU it beats least squares."""
-    x = torch.randn(2000, 4, generator=generator())
-    y = (
-        x @ torch.randn(4, 2, generator=generator(1))
-        + torch.randn(2000, 2, generator=generator(2)).abs() * 3
-        - 3
-    )
-    level, sign = torch.full_like(y, 0.3), torch.tensor([1.0, -1.0])
-
-    def samples() -> Samples:
-        found = Samples(3000)
-        found.add(x[:500], y[:500], level[:500])
-        found.add(x[500:], y[500:], level[500:])
-        return found
-
-    prior, none = torch.zeros(4, 2, dtype=torch.float64), torch.zeros(4, dtype=torch.bool)
-    plain, gated = (
-        fit(samples(), prior, 1, 1e-9, torch.ones(2), sign, None, none, steps) for steps in (0, 200)
-    )
-
-    def loss(kernel: Tensor, constant: Tensor) -> Tensor:
-        given, at = x.double() @ kernel + constant, level.double()
-        open_ = (y - level) * sign > 0
-        rest = torch.where((given - at) * sign > 0, given - at, 0.0)
-        return torch.where(open_, y.double() - given, rest).square().mean()
-
-    kernel, constant = prior.clone().requires_grad_(), torch.zeros(2, dtype=torch.float64, requires_grad=True)
-    optimizer = torch.optim.LBFGS([kernel, constant], max_iter=200, tolerance_grad=1e-12)
-
-    def closure() -> Tensor:
-        optimizer.zero_grad()
-        value = loss(kernel, constant)
-        value.backward()
-        return value
-
-    optimizer.step(closure)
-    best = float(loss(kernel, constant).detach())
-    assert float(loss(gated.kernel, gated.constant)) == pytest.approx(best, rel=1e-4)
-    assert float(loss(plain.kernel, plain.constant)) > 1.2 * best
-
-
-def test_answers_are_softened_until_a_fair_share_of_the_pictures_has_a_say() -> None:
-    doubted = 3 * torch.randn(200, 10, generator=generator())
-    assert temperature(doubted) == 1
-    by_heart = 2 * torch.randn(200, 10, generator=generator())
-    by_heart[:, 0] += 15.0
-    assert temperature(by_heart) == 4
-    assert temperature(100 * by_heart) == 8
-
-
-def test_hearing_is_the_squared_gradient_of_a_drawn_label() -> None:
-    net, x = small_net(), pictures(16)
-    tape = replay.record(net, x)
-    ops = [k for k, play in enumerate(tape.plays) if "convolution" in play.func.name()]
-    heard = hearing(tape, ops, named_tensors(net), x, seed=3)
-    seen: list[Tensor] = []
-    convs = [m for m in net if isinstance(m, nn.Conv2d)]
-    hooks = [c.register_forward_hook(lambda _, __, out: seen.append(out.requires_grad_())) for c in convs]
-    scores = net(x)
-    scores = scores / temperature(scores.detach())
-    label = torch.multinomial(scores.detach().softmax(1), 1, generator=generator(3))
-    wanted = torch.autograd.grad(scores.log_softmax(1).gather(1, label).sum(), seen)
-    for hook in hooks:
-        hook.remove()
-    for op, gradient in zip(ops, wanted, strict=True):
-        assert torch.allclose(heard[op], gradient.square().sum((0, 2, 3)).double(), rtol=1e-3)
 
 
 def test_readers_choose_again_as_many_channels() -> None:
@@ -300,28 +68,6 @@ def test_playing_the_tape_is_running_the_model(name: str) -> None:
     with torch.no_grad():
         replay.run(tape, values, named_tensors(net))
         torch.testing.assert_close(values[tape.outputs[0]], net(x), rtol=1e-4, atol=1e-5)
-
-
-def test_mirror_images_go_in_where_a_network_takes_them_for_the_same() -> None:
-    torch.manual_seed(0)
-    head = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(3, 3))
-    sided = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 3))
-    with torch.no_grad():
-        sided[1].weight.zero_()
-        sided[1].weight.view(3, 3, 8, 8)[[0, 1], 0, :, [0, -1]] = 1.0  # which side is brighter
-    x = pictures(16)[:, :3, :8, :8]
-    blind, seeing = (
-        with_mirror_images(list(x.split(8)), replay.record(net, x[:8]), named_tensors(net), 1000)
-        for net in (head, sided)
-    )
-    assert torch.equal(torch.cat(blind), torch.cat([x, x.flip(-1)]))
-    assert torch.equal(torch.cat(seeing), x)
-    tape, tensors = replay.record(head, x[:8]), named_tensors(head)
-    assert len(with_mirror_images(blind, tape, tensors, 1000)) == 4, "not twice"
-    assert len(with_mirror_images(list(x.split(8)), tape, tensors, 10**12)) == 2, "not at any cost"
-
-
-# --- substitutes --------------------------------------------------------------------------------------------------
 
 
 def test_merging_exact_duplicates_changes_nothing() -> None:
@@ -473,9 +219,6 @@ def test_grouped_and_depthwise_readers_are_served() -> None:
             assert (result.model(x) - net(x)).square().mean() < (bare.model(x) - net(x)).square().mean()
 
 
-# --- span ---------------------------------------------------------------------------------------------------------
-
-
 def test_span_beats_similarity_at_equal_cost_and_is_repeatable() -> None:
     net, x = small_net(), pictures(128)
     a = slimilar.prune(net, x[:1], flops=0.5, calibration=x)
@@ -505,79 +248,6 @@ def test_span_is_an_ordinary_criterion_object() -> None:
     assert slimilar.prune(net, x[:1], flops=0.6, criterion=Span(), calibration=x).plan.criterion == "span"
 
 
-# --- calibration --------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("once", [True, False])
-def test_calibration_is_gone_through_once(once: bool) -> None:
-    """A generator has no second pass, and a loader that shuffles would show choice and fit different pictures."""
-    net, x = small_net(), pictures(12)
-    passes: list[int] = []
-
-    class Shuffling:
-        def __iter__(self):
-            passes.append(len(passes))
-            yield from x.roll(len(passes) - 1, 0).split(4)
-
-    given = iter(Shuffling()) if once else Shuffling()
-    result = slimilar.prune(net, x[:1], flops=0.6, calibration=given)
-    expected = slimilar.prune(net, x[:1], flops=0.6, calibration=x)
-    assert passes == [0]
-    for a, b in zip(result.model.parameters(), expected.model.parameters(), strict=True):
-        assert torch.equal(a, b)
-
-
-def test_calibration_takes_tensors_loaders_and_labelled_batches() -> None:
-    x = pictures(20)
-    wanted = to_batches(x, x[:1], 8)
-    loader = torch.utils.data.DataLoader(
-        torch.utils.data.TensorDataset(x, torch.zeros(20, dtype=torch.long)), batch_size=5
-    )
-    assert all(torch.equal(a, b) for a, b in zip(to_batches(loader, x[:1], 8), wanted, strict=True))
-    assert len(to_batches(x, x[:1], 8, most=8)) == 1
-
-
-@pytest.mark.parametrize(
-    ("given", "says"),
-    [
-        (torch.zeros(4, 3, 5, 5), "shape of the example"),
-        (torch.zeros(4, 3, 12, 12, dtype=torch.uint8), "floating point"),
-        (torch.full((4, 3, 12, 12), float("nan")), "finite"),
-        ([], "at least one batch"),
-        (["a.png"], "tensor, got str"),
-        ("synthesise", '"synthesize"'),
-        (7, "got int"),
-    ],
-)
-def test_bad_calibration_gets_one_clear_sentence(given: object, says: str) -> None:
-    with pytest.raises(InvalidInput, match=says):
-        slimilar.prune(small_net(), pictures(1), flops=0.8, calibration=given)
-
-
-def test_synthesised_pictures_match_the_statistics_and_serve() -> None:
-    net = small_net()
-    before = copy.deepcopy(net.state_dict())
-    seen: list[tuple[str, int, int]] = []
-    made = synthesize(
-        net, pictures(1), count=32, steps=40, batch=16, seed=3, progress=lambda *a: seen.append(a)
-    )
-    again = synthesize(net, pictures(1), count=32, steps=40, batch=16, seed=3)
-    assert torch.equal(made, again)
-    assert seen[-1][1:] == (40, 40)  # the other half are mirror images
-    assert torch.equal(made[:16].flip(-1), made[16:])
-    assert all(torch.equal(v, before[k]) for k, v in net.state_dict().items())
-
-    def gap(x: Tensor) -> float:
-        with torch.no_grad():
-            y = net[0](x)
-        scale = net[1].running_var.sqrt()
-        return float(((y.mean((0, 2, 3)) - net[1].running_mean) / scale).square().mean())
-
-    assert gap(made) < 0.1 * gap(torch.randn(32, 3, 12, 12, generator=generator(5)) + 0.5)
-    with pytest.raises(InvalidInput, match="batch norms"):
-        synthesize(nn.Conv2d(3, 4, 1), pictures(1))
-
-
 class Looks(nn.Module):
     """A network that looks at values, so that its operators cannot be played back without them."""
 
@@ -603,28 +273,3 @@ def test_modes_of_single_modules_are_kept() -> None:
     assert small.training
     assert not small[1].training
     assert small[4].training
-
-
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float16])
-def test_pictures_are_synthesised_in_the_models_precision(dtype: torch.dtype) -> None:
-    net = small_net().to(dtype)
-    made = synthesize(net, pictures(1).to(dtype), count=4, steps=2)
-    assert made.dtype == dtype
-    assert {t.dtype for t in net.parameters()} == {dtype}
-    assert torch.allclose(made.float(), synthesize(net.float(), pictures(1), count=4, steps=2), atol=2e-3)
-
-
-def test_synthesised_pictures_have_the_colours_of_the_training_data() -> None:
-    colours = torch.tensor([0.6, 0.4, 0.2])[:, None, None]
-    seen = colours + 0.1 * _natural_noise((64, 3, 16, 16), generator())
-    net = nn.Sequential(
-        nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16, momentum=None), nn.ReLU(), nn.Conv2d(16, 4, 3)
-    ).eval()
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        nn.init.normal_(net[0].weight)
-    net[1].train()
-    with torch.no_grad():
-        net(seen)
-    made = synthesize(net.eval(), seen[:1], count=16, steps=5)
-    assert torch.allclose(made.mean((0, 2, 3)), colours.flatten(), atol=0.1)
