@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ import slimilar
 from _fitting import duplicate, generator, pictures, small_net
 from slimilar import models, replay
 from slimilar.amends import substituted
+from slimilar.collector import resting
 from slimilar.criteria import Span, available, facts
 from slimilar.errors import InvalidInput
 from slimilar.substitute import Settings, linear
@@ -68,6 +70,15 @@ def test_playing_the_tape_is_running_the_model(name: str) -> None:
     with torch.no_grad():
         replay.run(tape, values, named_tensors(net))
         torch.testing.assert_close(values[tape.outputs[0]], net(x), rtol=1e-4, atol=1e-5)
+
+
+def test_what_was_looked_at_ahead_is_not_kept_alive() -> None:
+    """Without waiting for the garbage collector, which comes round too seldom for tensors of many megabytes."""
+    net, x = models.build("resnet20", width=0.25).eval(), torch.randn(2, 3, 32, 32, generator=generator())
+    tape = replay.record(net, x)
+    with resting(), torch.no_grad():
+        found = weakref.ref(replay.peek(tape, tape.outputs[0], replay.start(tape, [x]), named_tensors(net)))
+        assert found() is None
 
 
 def test_merging_exact_duplicates_changes_nothing() -> None:

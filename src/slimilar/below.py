@@ -93,7 +93,7 @@ class Layer:
         """
         reach = low + (threshold + 2 * _MARGIN) * (high - low)
         close = np.flatnonzero(self._least() < reach * (1 + _ROUNDING))
-        # Quiet channels are everybody's nearest: beside each other in memory they are found in three quarters of the time.
+        # Quiet channels are everybody's nearest: beside each other in memory found in three quarters of the time.
         close = close[np.argsort(self.variance[close])]
         if len(self.units) < _FEW or _may_tie(self.means[close], self.variance[close]):
             close = np.arange(len(self.units))

@@ -145,21 +145,22 @@ def _pure(func: Any) -> Any:
     return getattr(packet, overload or "default", None)
 
 
+def _find(x: Any, values: Values, tensors: Tensors) -> Any:
+    """Return an argument with its tensors; as a closure that calls itself it would keep all values alive."""
+    if isinstance(x, Slot):
+        return values[x.value]
+    if isinstance(x, Held):
+        return tensors[x.name]
+    if isinstance(x, tuple | list):
+        return type(x)(_find(y, values, tensors) for y in x)
+    return x
+
+
 def play_one(tape: Tape, k: int, values: Values, tensors: Tensors) -> None:
     """Run operator k; what it overwrites in place is copied first, so that values never change."""
     play = tape.plays[k]
-
-    def find(x: Any) -> Any:
-        if isinstance(x, Slot):
-            return values[x.value]
-        if isinstance(x, Held):
-            return tensors[x.name]
-        if isinstance(x, tuple | list):
-            return type(x)(find(y) for y in x)
-        return x
-
-    args = [find(a) for a in play.args]
-    kwargs = {key: find(a) for key, a in play.kwargs.items() if key != "memory_format"}
+    args = [_find(a, values, tensors) for a in play.args]
+    kwargs = {key: _find(a, values, tensors) for key, a in play.kwargs.items() if key != "memory_format"}
     if kwargs.get("device") is not None:
         kwargs["device"] = next(iter(tensors.values())).device
     # Recorded without data, a view may meet kernels in channels-last order (so trained ones are), where it must copy.
