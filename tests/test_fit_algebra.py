@@ -9,8 +9,10 @@ from torch import Tensor, nn
 
 from _fitting import generator, pictures, small_net
 from slimilar import replay
+from slimilar.substitute.aim import Aim
 from slimilar.substitute.hearing import hearing, temperature
 from slimilar.substitute.patch import Samples, fit
+from slimilar.substitute.sites import at_places, patches
 from slimilar.substitute.solve import (
     Moments,
     backward_elimination,
@@ -198,3 +200,33 @@ def test_hearing_is_the_squared_gradient_of_a_drawn_label() -> None:
         hook.remove()
     for op, gradient in zip(ops, wanted, strict=True):
         assert torch.allclose(heard[op], gradient.square().sum((0, 2, 3)).double(), rtol=1e-3)
+
+
+@pytest.mark.parametrize("laid", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize(
+    ("kernel", "stride", "padding", "dilation"), [(1, 1, 0, 1), (1, 2, 0, 1), (3, 1, 1, 1), (3, 2, 2, 2)]
+)
+def test_patches_are_those_of_unfold(
+    laid: torch.memory_format, kernel: int, stride: int, padding: int, dilation: int
+) -> None:
+    conv = nn.Conv2d(5, 2, kernel, stride, padding, dilation, bias=False)
+    x = torch.randn(3, 5, 9, 11, generator=generator()).to(memory_format=laid)
+    play = next(p for p in replay.record(conv, x).plays if "convolution" in p.func.name())
+    wanted = nn.functional.unfold(x, kernel, dilation, padding, stride)  # (pictures, channels * taps, places)
+    places, channels = torch.tensor([4, 0, 7]), torch.tensor([3, 1])
+    expected = wanted[:, :, places].transpose(1, 2).reshape(9, 5, kernel * kernel)
+    assert torch.equal(patches(x, play, (kernel, kernel), places), expected.flatten(1))
+    assert torch.equal(patches(x, play, (kernel, kernel), places, channels), expected[:, channels].flatten(1))
+
+
+def test_the_aim_of_a_residual_branch_makes_the_sum_the_originals() -> None:
+    """At the places that are picked: conv + what the stream has lost, in units of the batch norm behind the conv."""
+    plain, theirs, mine = (torch.randn(2, 3, 4, 4, generator=generator(i)) for i in range(3))
+    scale, level = torch.tensor([0.5, -2.0, 1.0]), torch.tensor([0.1, 0.2, 0.3])
+    wanted, opens = Aim(plain, (theirs, mine), scale, level, scale).at(
+        lambda t: at_places(t, torch.tensor([5]))
+    )
+    assert opens is not None
+    at = lambda t: t[:, :, 1, 1]  # noqa: E731
+    torch.testing.assert_close(wanted * scale + at(mine), at(plain) * scale + at(theirs))
+    torch.testing.assert_close((opens - level) * scale, -at(mine))  # there the sum is zero

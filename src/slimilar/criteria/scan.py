@@ -26,7 +26,7 @@ _LARGEST = 4096  # positions of a reader whose covariance is worth holding
 _UNKNOWNS = 2304  # of a kernel that is refitted as a whole; before, channels are mixed
 _ROWS = 4  # patches for each unknown
 _RIDGE = 1e-3
-_LOOKED = 2e12  # FLOPs spent on looking at activations; large networks are shown fewer pictures
+_LOOKED = 1e12  # FLOPs spent on looking at activations; large networks are shown fewer pictures
 
 
 _NOTHING = Elimination(np.empty(0, np.int64), np.empty(0))
@@ -179,15 +179,15 @@ class Scan:
         most = -(-_ROWS * size // len(states))
         places = self._places(site)
         for values in states:
-            x = values[site.value].index_select(site.axis, left)
+            x = values[site.value]
             if weight.ndim == 2:
-                moments.add(pixels(x, site.axis, most, generator))
+                moments.add(pixels(x, site.axis, most, generator).index_select(1, left))
                 continue
             each = max(1, min(places, -(-most // len(x))))
             step = max(1, 4_000_000 // (each * size))
             for first in range(0, len(x), step):
                 chosen = torch.randperm(places, generator=generator)[:each]
-                moments.add(patches(x[first : first + step], play, tuple(weight.shape[2:]), chosen))
+                moments.add(patches(x[first : first + step], play, tuple(weight.shape[2:]), chosen, left))
         return moments.mean(), moments.covariance()
 
     def _places(self, site: Site) -> int:

@@ -6,7 +6,7 @@ matters: where the original is silent, it is enough to be silent too.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -29,11 +29,30 @@ class Pair:
 
 @dataclass(frozen=True, eq=False)
 class Aim:
-    """The wanted output of a reader; with a ReLU behind it, the level at which that opens, of the same shape."""
+    """The wanted output of a reader, to be had at a few places without computing it at all of them."""
 
     plain: Tensor  # what the original writes
-    wanted: Tensor
-    level: Tensor | None = None
+    beside: tuple[Tensor, Tensor] | None = (
+        None  # what is added to it behind: in the original, and in the pruned one
+    )
+    heard: Tensor | None = (
+        None  # by channel, how loud what it writes is in that sum; without it, it mends nothing
+    )
+    level: Tensor | None = None  # by channel, the output at which the batch norm behind it gives zero
+    scale: Tensor | None = None  # by channel, the factor of that batch norm
+
+    def at(self, pick: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor | None]:
+        """Return what is wanted and, with a ReLU behind it, the level at which that opens: (samples, channels)."""
+        wanted, mine = pick(self.plain), None
+        if self.beside is not None:
+            mine = pick(self.beside[1])
+            if self.heard is not None:
+                wanted = wanted.addcdiv(pick(self.beside[0]).sub_(mine), self.heard)
+        if self.level is None:
+            return wanted, None
+        if mine is None or self.scale is None:
+            return wanted, self.level.expand_as(wanted)
+        return wanted, self.level - mine / self.scale
 
 
 def scale_of(tape: Tape, tensors: Mapping[str, Tensor], norm: int) -> Tensor:
@@ -58,27 +77,22 @@ def aim_of(
     """Return what a reader should write, given both networks up to it."""
     ahead = dict(pair.original)
     replay.play_one(tape, site.op, ahead, original)
-    plain = out = ahead[tape.plays[site.op].outputs[0]]
-    ones = [1, -1] + [1] * (out.ndim - 2)
+    plain = ahead[tape.plays[site.op].outputs[0]]
     scale = torch.ones(1) if site.norm is None else scale_of(tape, original, site.norm)
-    beside: Tensor | None = None
+    beside, heard = None, None
     if site.add is not None:
         try:
-            beside = replay.peek(tape, site.add[1], pair.pruned, pruned)
-            lost = replay.peek(tape, site.add[1], pair.original, original) - beside
+            mine = replay.peek(tape, site.add[1], pair.pruned, pruned)
+            beside = replay.peek(tape, site.add[1], pair.original, original), mine
         except KeyError:  # the other branch needs this very reader
-            return Aim(plain, out)
-        if beside.shape != out.shape:
-            return Aim(plain, out)
+            return Aim(plain)
+        if mine.shape != plain.shape:
+            return Aim(plain)
         if correct:  # a silent channel cannot mend it
             heard = torch.where(scale.abs() > 1e-2 * scale.abs().max(), scale, torch.inf)
-            out = out + lost / heard.reshape(ones)
     if not gate or not opens(tape, site):
-        return Aim(plain, out)
-    level = _level(tape, site, original, scale).reshape(ones)
-    return Aim(
-        plain, out, (level if beside is None else level - beside / _safe(scale).reshape(ones)).expand_as(out)
-    )
+        return Aim(plain, beside, heard)
+    return Aim(plain, beside, heard, _level(tape, site, original, scale), _safe(scale))
 
 
 def opens(tape: Tape, site: Site) -> bool:

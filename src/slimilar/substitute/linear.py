@@ -202,8 +202,8 @@ def _fit_patches(
         )
         if aim.plain.numel() * len(pairs) <= HELD:  # else it is made again, rather than held for every batch
             pair.original[tape.plays[site.op].outputs[0]] = aim.plain
-        x = pair.pruned[site.value].index_select(site.axis, candidates)
-        draw(samples, tape, site, x, aim, shape, each, conv, generator)
+        x = pair.pruned[site.value]
+        draw(samples, tape, site, x, candidates, aim, shape, each, conv, generator)
     prior = weight.index_select(1, candidates).reshape(outputs, -1).T.double()
     scale = torch.ones(1) if site.norm is None else scale_of(tape, network.original, site.norm)
     heard = network.heard.get(site.op, torch.ones(outputs))

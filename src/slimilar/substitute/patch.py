@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from slimilar.replay import Tape
 from slimilar.substitute.aim import Aim
-from slimilar.substitute.sites import Site, patches
+from slimilar.substitute.sites import Site, at_places, patches
 from slimilar.substitute.solve import Moments, block_elimination, ridge
 
 HELD = 80_000_000  # numbers of what one reader sees that are held at a time
@@ -69,30 +70,27 @@ class Fit:
 
 
 def draw(
-    samples: Samples, tape: Tape, site: Site, x: Tensor, aim: Aim, taps: tuple[int, ...], most: int, conv: bool,
-    generator: torch.Generator,
+    samples: Samples, tape: Tape, site: Site, x: Tensor, channels: Tensor, aim: Aim, taps: tuple[int, ...],
+    most: int, conv: bool, generator: torch.Generator,
 ) -> None:  # fmt: skip
-    """Add samples of one batch, at most so many (at least one of every picture)."""
+    """Add samples of one batch, of some channels, at most so many (at least one of every picture)."""
     if not conv:
-        rows, wanted = x.movedim(site.axis, -1).flatten(0, -2), aim.wanted.flatten(0, -2)
+        rows = x.movedim(site.axis, -1).flatten(0, -2)
         pick = torch.randperm(len(rows), generator=generator)[:most]
-        level = None if aim.level is None else aim.level.flatten(0, -2)[pick]
-        samples.add(rows[pick], wanted[pick], level)
+        samples.add(rows[pick].index_select(1, channels), *aim.at(lambda t: t.flatten(0, -2)[pick]))
         return
-    places = int(np.prod(aim.wanted.shape[2:]))
+    places = int(np.prod(aim.plain.shape[2:]))
     each = max(1, min(places, -(-most // len(x))))
-    step = max(1, min(len(x), 4_000_000 // max(1, each * x.shape[1] * int(np.prod(taps)))))
+    step = max(1, min(len(x), 4_000_000 // max(1, each * len(channels) * int(np.prod(taps)))))
     for first in range(0, len(x), step):
-        chosen = torch.randperm(places, generator=generator)[:each]
         some = slice(first, first + step)
-        level = None if aim.level is None else _at(aim.level[some], chosen)
-        seen = patches(x[some], tape.plays[site.op], taps, chosen)
-        samples.add(seen, _at(aim.wanted[some], chosen), level)
+        chosen = torch.randperm(places, generator=generator)[:each]
+        seen = patches(x[some], tape.plays[site.op], taps, chosen, channels)
+        samples.add(seen, *aim.at(partial(_some_of, some=some, places=chosen)))
 
 
-def _at(pictures: Tensor, places: Tensor) -> Tensor:
-    """Return the channels at some places, (pictures * places, channels)."""
-    return pictures.flatten(2)[:, :, places].transpose(1, 2).flatten(0, 1)
+def _some_of(pictures: Tensor, some: slice, places: Tensor) -> Tensor:
+    return at_places(pictures[some], places)
 
 
 def fit(

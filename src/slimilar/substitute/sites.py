@@ -147,10 +147,13 @@ def pixels(x: Tensor, axis: int, most: int, generator: torch.Generator) -> Tenso
     return rows
 
 
-def patches(x: Tensor, play: Play, kernel: tuple[int, ...], places: Tensor) -> Tensor:
+def patches(
+    x: Tensor, play: Play, kernel: tuple[int, ...], places: Tensor, channels: Tensor | None = None
+) -> Tensor:
     """Return the patches of a convolution's input at some output places: (batch * places, channels * taps).
 
-    `places` numbers the output positions. Only the wanted patches are gathered.
+    `places` numbers the output positions, `channels` those of the input that are wanted. Only what is wanted is
+    gathered, in whole rows where channels lie side by side.
     """
     _, _, _, stride, padding, dilation = play.args[:6]
     if x.ndim == 3:
@@ -159,13 +162,25 @@ def patches(x: Tensor, play: Play, kernel: tuple[int, ...], places: Tensor) -> T
     sh, sw = _pair(stride)
     ph, pw = _pair(padding)
     dh, dw = _pair(dilation)
-    x = torch.nn.functional.pad(x, (pw, pw, ph, ph))
-    n, c, _, w = x.shape
-    out_w = (w - dw * (kernel[1] - 1) - 1) // sw + 1
+    x = torch.nn.functional.pad(x, (pw, pw, ph, ph)) if ph or pw else x
+    out_w = (x.shape[3] - dw * (kernel[1] - 1) - 1) // sw + 1
     rows = (places // out_w * sh)[:, None] + torch.arange(kernel[0]) * dh
     cols = (places % out_w * sw)[:, None] + torch.arange(kernel[1]) * dw
-    picked = x[:, :, rows[:, :, None], cols[:, None, :]]  # (n, c, places, kh, kw)
-    return picked.permute(0, 2, 1, 3, 4).reshape(n * len(places), c * kernel[0] * kernel[1])
+    seen = at_places(x, (rows[:, :, None] * x.shape[3] + cols[:, None, :]).flatten())
+    if channels is not None and len(channels) < x.shape[1]:
+        seen = seen.index_select(1, channels)
+    taps = kernel[0] * kernel[1]
+    if taps == 1:
+        return seen
+    return seen.view(-1, taps, seen.shape[1]).transpose(1, 2).reshape(-1, seen.shape[1] * taps)
+
+
+def at_places(pictures: Tensor, places: Tensor) -> Tensor:
+    """Return the channels at some places of every picture, (pictures * places, channels)."""
+    count, channels = pictures.shape[:2]
+    flat = pictures.flatten(2).transpose(1, 2)
+    where = torch.arange(count)[:, None] * flat.shape[1] + places
+    return flat.reshape(-1, channels).index_select(0, where.flatten())
 
 
 def _pair(numbers: Any) -> tuple[int, int]:
