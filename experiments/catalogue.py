@@ -72,7 +72,7 @@ def settings_of(name: str, scale: str) -> dict[str, Any]:
     module: Any = importlib.import_module(f"experiments.{choose(name, NAMES, 'experiment')}")
     common, own = asdict(scale_of(scale)), module.SETTINGS[scale]
     if not module.trains(own):
-        del common["recipes"]
+        del common["recipes"], common["fitted"]
     return {"scale": common, "experiment": asdict(own)}
 
 

@@ -9,7 +9,7 @@ from experiments.bench import LABELS, Bench
 from experiments.figures import COLOURS, GREY, canvas, label_ends
 from experiments.ledger import Ledger
 from experiments.methods import compared
-from experiments.tables import percent
+from experiments.tables import apart, percent
 from experiments.tables import table as markdown
 
 
@@ -61,7 +61,7 @@ def table(ledger: Ledger) -> str:
         words = (
             f"{LABELS[network]}. Unpruned: {base['accuracy']:.2f} % of {base['pictures']} test pictures. In brackets: "
             f"before fine-tuning. The substitution is fitted to {settings['pictures']:,} unlabelled training pictures. "
-            "NS, SSL and SFP have a training phase before pruning, which the others do not have."
+            f"NS, SSL and SFP have a training phase before pruning, which the others do not have.{apart(ledger)}"
         )
         parts += [words, markdown(head, rows)]
     return "\n\n".join(parts)

@@ -94,6 +94,7 @@ def _terms(
     return Terms(
         tuple(CRITERIA[m] for m in methods), tuple(budgets), substitutes, (bench.seed,), recipe.epochs, recipe,
         sparse_epochs, pictures=pictures, residual=network.residual,
+        fitted_recipe=bench.scale.recipe(network.kind, fitted=True),
     )  # fmt: skip
 
 

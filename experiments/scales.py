@@ -24,14 +24,16 @@ class Scale:
     calibration: int  # unlabelled training pictures that an experiment may look at
     batch: int  # pictures at once where a network is only looked at
     recipes: Mapping[str, Recipe]  # by kind of network
+    fitted: Recipe | None = None  # of networks whose readers were fitted to pictures; None: as all others
 
-    def recipe(self, kind: str) -> Recipe:
+    def recipe(self, kind: str, fitted: bool = False) -> Recipe:
         """Return how a kind of network (vgg, resnet, imagenet) is fine-tuned."""
-        return self.recipes[kind]
+        return self.fitted if fitted and self.fitted is not None else self.recipes[kind]
 
 
-# The learning rate was chosen on held-out training pictures: see short_recipe.py.
+# Learning rates and frozen statistics were chosen on held-out training pictures: see short_recipe.py.
 _SHORT = replace(recipe("quick"), epochs=2, batch_size=32, lr=0.03)
+_FITTED = replace(_SHORT, lr=0.003, freeze_statistics=True)
 SCALES = MappingProxyType(
     {
         "paper": Scale(
@@ -42,12 +44,13 @@ SCALES = MappingProxyType(
         "small": Scale(
             "small", "published checkpoints, 1,280 training and 1,000 test pictures, two short epochs",
             1280, 1000, 256, 100,
-            dict.fromkeys(("vgg", "resnet", "imagenet"), _SHORT),
+            dict.fromkeys(("vgg", "resnet", "imagenet"), _SHORT), _FITTED,
         ),
         "tiny": Scale(
             "tiny", "the shipped network and its pictures, one short epoch; seconds, and no data needed",
             64, 100, 32, 50,
             dict.fromkeys(("vgg", "resnet", "imagenet"), replace(_SHORT, epochs=1)),
+            replace(_FITTED, epochs=1),
         ),
     }
 )  # fmt: skip

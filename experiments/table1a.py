@@ -13,7 +13,7 @@ from experiments.ledger import Ledger
 from experiments.methods import compared
 from experiments.paper import PROPERTIES, TABLE_1A
 from experiments.paper import Row as Printed
-from experiments.tables import percent, tick
+from experiments.tables import apart, percent, tick
 from experiments.tables import table as markdown
 
 
@@ -136,7 +136,7 @@ def table(ledger: Ledger) -> str:
         "All methods of a block are brought to the same FLOPs: the share that the paper prints for its own method. "
         "`+ substitution` lines are the same choice of channels with our linear substitute, fitted to "
         f"{settings['pictures']:,} unlabelled training pictures, before the same fine-tuning. NS, SSL and SFP have a "
-        "training phase before pruning, which the others do not have."
+        f"training phase before pruning, which the others do not have.{apart(ledger)}"
     )
     return "\n\n".join([markdown(head, rows), words, "\n".join(f"- {note}" for note in notes)])
 

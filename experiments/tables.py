@@ -31,6 +31,15 @@ def tick(value: bool | None) -> str | None:
     return None if value is None else ("✓" if value else "✗")
 
 
+def apart(ledger: Ledger) -> str:
+    """Return a sentence on how fitted networks are fine-tuned, where it is not as all others."""
+    fitted = ledger.header["settings"]["scale"].get("fitted")
+    if not fitted:
+        return ""
+    kept = ", and batch norms keep their statistics" if fitted["freeze_statistics"] else ""
+    return f" Fitted networks are fine-tuned in as many steps, but at a rate of {fitted['lr']:g}{kept}."
+
+
 def _took(header: Mapping[str, Any]) -> str:
     processor = header.get("processor_seconds")
     known = "" if processor is None else f"{processor:.0f} s of processor time, "

@@ -170,6 +170,17 @@ def test_criteria_budgets_and_seeds_may_be_added(tmp_path):
     assert " ± " in markdown(found)
 
 
+def test_fitted_networks_may_have_a_recipe_of_their_own(tmp_path):
+    """One that changes nothing, so that it shows who was given it."""
+    still = replace(RECIPE, lr=1e-12, freeze_statistics=True)
+    terms = replace(TERMS, criteria=("magnitude-l1",), flops=("0.5",), fitted_recipe=still)
+    rows = {r.substitute: r for r in compare(subject(), terms, tmp_path, threads=1).rows}
+    assert rows["linear"].tuned == rows["linear"].pruned
+    assert rows["none"].tuned != rows["none"].pruned
+    with pytest.raises(InvalidInput, match=r"recipe of fitted networks must be .*, got None"):
+        compare(subject(), replace(terms, fitted_recipe=None), tmp_path)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
@@ -177,6 +188,7 @@ def test_criteria_budgets_and_seeds_may_be_added(tmp_path):
         ({"pictures": 32}, "calibration pictures must be 64"),
         ({"recipe": replace(RECIPE, lr=0.5)}, "recipe must be"),
         ({"sparse_epochs": 3}, "sparse epochs must be 1"),
+        ({"fitted_recipe": RECIPE}, "recipe of fitted networks must be None"),
     ],
 )
 def test_other_terms_are_refused(whole, change, message):

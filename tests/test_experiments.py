@@ -17,7 +17,7 @@ sys.path.insert(0, str(ROOT))
 
 from experiments import catalogue, paper  # noqa: E402
 from experiments.__main__ import main  # noqa: E402
-from experiments.bases import load_base  # noqa: E402
+from experiments.bases import BASES, load_base  # noqa: E402
 from experiments.bench import Bench, Network  # noqa: E402
 from experiments.bound import pairs, shifts  # noqa: E402
 from experiments.header import commit  # noqa: E402
@@ -239,7 +239,7 @@ def test_the_base_network_is_the_recorded_one():
     record = json.loads((ROOT / "experiments" / "bases" / "preresnet20-cifar10.json").read_text())
     model = load_base("preresnet20-cifar10")
     assert sum(p.numel() for p in model.parameters()) == record["parameters"]
-    assert len(record["history"]) == record["left after epochs"] + record["then"]["epochs"]
+    assert len(record["history"]) == record["recipe"]["epochs"] == BASES["preresnet20-cifar10"].recipe.epochs
 
 
 def test_an_untrained_base_says_how_to_make_it(tmp_path):

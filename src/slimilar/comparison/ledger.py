@@ -50,10 +50,10 @@ def _versions() -> dict[str, str]:
 
 
 def _check(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-    for name, value in now.items():
-        if before.get(name) != value:
+    for name in {**now, **before}:
+        if before.get(name) != now.get(name):
             raise InvalidInput(
-                f"{name} must be {before.get(name)!r} as in the comparison in {folder}, got {value!r}; "
+                f"{name} must be {before.get(name)!r} as in the comparison in {folder}, got {now.get(name)!r}; "
                 "ask for the same, or begin another comparison in another folder"
             )
 

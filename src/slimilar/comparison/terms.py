@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Callable, Sequence
@@ -47,7 +48,8 @@ class Terms:
     `substitutes` are those of `slimilar.prune`, or "own": what the criterion's paper does. `flops` are budgets as
     `slimilar.prune` takes them. `pictures` for calibration are drawn from the training pictures, by seed. Criteria
     with a training phase have it for `sparse_epochs` epochs; with `plain_epochs` the others train for as many
-    without any penalty, from the same start.
+    without any penalty, from the same start. Networks whose readers were fitted to pictures may be fine-tuned by a
+    recipe of their own, `fitted_recipe`.
     """
 
     criteria: tuple[str, ...]
@@ -61,6 +63,7 @@ class Terms:
     pictures: int = 512
     residual: Residual = "inner"
     keep: bool = False  # the networks, as files
+    fitted_recipe: Recipe | None = None
 
     def __post_init__(self) -> None:
         for name in ("criteria", "flops", "substitutes", "seeds"):
@@ -90,6 +93,15 @@ class Terms:
                 raise InvalidInput(
                     f"criterion {criterion!r} looks at pictures, got pictures 0; 512 are usual"
                 )
+
+    def fits(self, substitute: str) -> bool:
+        """Tell whether readers are fitted to pictures."""
+        return substitute in ("linear", "auto") and self.pictures > 0
+
+    def recipe_for(self, substitute: str) -> Recipe:
+        """Return how a network is fine-tuned, for as many epochs as all of them."""
+        fitted = self.fitted_recipe if self.fits(substitute) else None
+        return dataclasses.replace(fitted or self.recipe, epochs=self.epochs)
 
     def resolve(self, criterion: str) -> dict[str, bool]:
         """Return the substitutes to try with a criterion, each once, and whether it is the criterion's own."""
@@ -129,14 +141,20 @@ def fixed(subject: Subject, terms: Terms) -> dict[str, Any]:
         "training pictures": sample_digest(subject.train),
         "test pictures": sample_digest(subject.test),
         "epochs": terms.epochs,
-        "recipe": {k: v for k, v in terms.recipe.terms().items() if k != "epochs"},
+        "recipe": _course(terms.recipe),
         "sparse epochs": terms.sparse_epochs,
         "plain epochs": terms.plain_epochs,
         "calibration pictures": terms.pictures,
         "residual": terms.residual,
     }
+    if terms.fitted_recipe is not None:
+        found["recipe of fitted networks"] = _course(terms.fitted_recipe)
     loaded: dict[str, Any] = json.loads(json.dumps(found))
     return loaded
+
+
+def _course(recipe: Recipe) -> dict[str, Any]:
+    return {k: v for k, v in recipe.terms().items() if k != "epochs"}
 
 
 def digest(model: nn.Module) -> str:

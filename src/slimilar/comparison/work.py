@@ -21,7 +21,7 @@ from slimilar.cost import count
 from slimilar.criteria import Criterion, facts, make, training_hooks
 from slimilar.prune import analyze, prune
 from slimilar.store import save
-from slimilar.train import LAST, Hooks, Settings, evaluate, train
+from slimilar.train import LAST, Hooks, Recipe, Settings, evaluate, train
 from slimilar.train.checkpoint import load_checkpoint, save_checkpoint
 
 PHASES, CHOICES, RUNS, MODELS = "phases", "choices", "runs", "models"
@@ -61,8 +61,9 @@ class Bench:
     def _phase(self, task: Phase) -> None:
         place = self.folder / PHASES / task.key
         if not (place / "score.json").exists():
+            recipe = dataclasses.replace(self.terms.recipe, epochs=self.terms.sparse_epochs)
             model, seconds, resumed = self._trained(
-                self.subject.model, place, self.terms.sparse_epochs, task.seed, self._hooks(task)
+                self.subject.model, place, recipe, task.seed, self._hooks(task)
             )
             save_checkpoint(place / MODEL, model.state_dict(), {})
             score = {"accuracy": evaluate(model, self.subject.test).accuracy}
@@ -110,11 +111,10 @@ class Bench:
     def _entry(self, task: Entry) -> Row:
         began, terms = time.perf_counter(), self.terms
         chosen = read_json(self._path(task.choice))
-        fit = task.substitute in ("linear", "auto") and terms.pictures > 0
         result = prune(
             self._model(task.choice.phase), self.subject.example, flops=task.budget, criterion=decode(chosen),
             substitute=task.substitute, residual=terms.residual, seed=task.seed,
-            calibration=calibration(self.subject, terms, task.seed)[0] if fit else None,
+            calibration=calibration(self.subject, terms, task.seed)[0] if terms.fits(task.substitute) else None,
         )  # fmt: skip
         pruned_in = time.perf_counter() - began
         start, cut = Baseline(**read_json(self.folder / START)), result.cut
@@ -142,7 +142,9 @@ class Bench:
 
     def _tuned(self, row: Row, model: nn.Module) -> tuple[Row, nn.Module]:
         place = self.folder / RUNS / row.key
-        trained, seconds, resumed = self._trained(model, place, self.terms.epochs, row.seed)
+        trained, seconds, resumed = self._trained(
+            model, place, self.terms.recipe_for(row.substitute), row.seed
+        )
         accuracy = evaluate(trained, self.subject.test).accuracy
         told: dict[str, Any] = {
             "epochs": self.terms.epochs,
@@ -152,11 +154,10 @@ class Bench:
         return dataclasses.replace(row, tuned=accuracy, **told), trained
 
     def _trained(
-        self, model: nn.Module, place: Path, epochs: int, seed: int, hooks: Hooks = Hooks()  # noqa: B008 (frozen)
+        self, model: nn.Module, place: Path, recipe: Recipe, seed: int, hooks: Hooks = Hooks()  # noqa: B008 (frozen)
     ) -> tuple[nn.Module, float, bool]:  # fmt: skip
         """Train, or go on training, without a look at the test pictures; return the seconds since it went on, too."""
         began, resumed = time.perf_counter(), (place / LAST).exists()
-        recipe = dataclasses.replace(self.terms.recipe, epochs=epochs)
         settings = Settings(seed=seed, save_every=_SAVE_EVERY, tensorboard=False)
         done = train(
             model, self.subject.train, recipe, folder=place, resume=True, hooks=hooks, settings=settings
