@@ -72,7 +72,9 @@ def settings_of(name: str, scale: str) -> dict[str, Any]:
     module: Any = importlib.import_module(f"experiments.{choose(name, NAMES, 'experiment')}")
     common, own = asdict(scale_of(scale)), module.SETTINGS[scale]
     if not module.trains(own):
-        del common["recipes"], common["fitted"]
+        del common["recipes"]
+    if not getattr(module, "APART", False):
+        del common["fitted"]
     return {"scale": common, "experiment": asdict(own)}
 
 

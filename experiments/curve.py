@@ -24,6 +24,7 @@ class Settings:
     pictures: int
 
 
+APART = True  # fitted networks have the scale's recipe for them
 ALL = ("Ours", "NS", "SSL", "RDF", "PFGM", "SFP")
 SETTINGS = {
     "paper": Settings(
@@ -44,7 +45,9 @@ def run(bench: Bench) -> None:
     """Compare all methods at all budgets on every network."""
     settings = bench.settings
     for name in settings.networks:
-        compared(bench, name, settings.methods, settings.budgets, settings.sparse_epochs, settings.pictures)
+        compared(
+            bench, name, settings.methods, settings.budgets, settings.sparse_epochs, settings.pictures, APART
+        )
 
 
 def table(ledger: Ledger) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
 from experiments.bench import Bench
 from slimilar.comparison import OWN, Event, Row, Subject, Terms, compare, load
@@ -36,10 +37,12 @@ def compared(
     budgets: Sequence[str],
     sparse_epochs: int,
     pictures: int,
+    apart: bool = False,
 ) -> None:
     """Enter a row for every method, budget, and for what its own paper does as well as for our substitution.
 
     `pictures` unlabelled ones are drawn from the training pictures, for criteria and substitutes that look at some.
+    With `apart` networks whose readers were fitted to them are fine-tuned by the scale's recipe for those.
     """
     bench.base(name)
     if all(_known(bench, name, m, b, s) for m in methods for b in budgets for s in _substitutes(m)):
@@ -47,6 +50,8 @@ def compared(
     collect(bench, name, methods, budgets)
     for substitutes in ((OWN,), (OWN, LINEAR)):  # the paper's rows first, in case there is no time for more
         terms = _terms(bench, name, methods, budgets, substitutes, sparse_epochs, pictures)
+        if apart:
+            terms = replace(terms, fitted_recipe=bench.scale.recipe(bench.network(name).kind, fitted=True))
         compare(_subject(bench, name), terms, bench.work / name, progress=_tell)
         collect(bench, name, methods, budgets)
 
@@ -94,7 +99,6 @@ def _terms(
     return Terms(
         tuple(CRITERIA[m] for m in methods), tuple(budgets), substitutes, (bench.seed,), recipe.epochs, recipe,
         sparse_epochs, pictures=pictures, residual=network.residual,
-        fitted_recipe=bench.scale.recipe(network.kind, fitted=True),
     )  # fmt: skip
 
 

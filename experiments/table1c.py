@@ -86,7 +86,7 @@ def _pruned(bench: Bench, threshold: float, substitute: str) -> dict[str, Any]:
         network.model, network.example, plan, cut, substitute=substitute, calibration=seen, verify=False
     ).model
     if bench.settings.finetune:
-        small = bench.finetuned(network, small, substitute == "linear")
+        small = bench.finetuned(network, small)
     return {**_cost(cut), **bench.score(network, small)}
 
 
