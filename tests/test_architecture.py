@@ -20,6 +20,7 @@ FILES = sorted(ROOT.rglob("*.py"))
 LAYERS = [
     {"errors", "names", "files", "collector"},
     {
+        "distances",
         "similarity",
         "activations",
         "moments",
@@ -131,7 +132,7 @@ def test_no_import_goes_in_a_circle():
         visit(module, ())
 
 
-@pytest.mark.parametrize("module", ["similarity", "activations", "moments"])
+@pytest.mark.parametrize("module", ["distances", "similarity", "activations", "moments"])
 def test_similarity_knows_no_network(module):
     if module not in MODULES:
         pytest.skip(f"no {module} yet")

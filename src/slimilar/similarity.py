@@ -15,236 +15,38 @@ Tensors and arrays only; nothing here knows what a network is.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, Literal, NamedTuple, TypeVar, get_args
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from scipy.cluster import hierarchy
-from scipy.spatial.distance import is_valid_y, squareform
 from torch import Tensor
 
+from slimilar.distances import (
+    Distances,
+    Floats,
+    ShiftBound,
+    activation_distance,
+    channel_distance,
+    channel_pairs,
+    checked_pairs,
+    float64,
+    is_constant,
+    is_uninformative,
+    normalise,
+    pair_distances,
+    shift_bound,
+)
 from slimilar.errors import InvalidInput
 
 Linkage = Literal["average", "complete", "single"]
-Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
-Distances = TypeVar("Distances", Tensor, Floats)  # a matrix, or a vector of the pairs i < j
 
 NOBODY = -1
 """The stand-in of a channel that nobody represents (criteria that rank channels one by one)."""
-
-# float32 parameters carry about seven digits: a relative spread below this is rounding, not training.
-_SPREAD = 1e-6
-# Rounding left in a float64 Gram matrix of many samples, and in a float64 mean, relative to their size.
-_GRAM_NOISE, _MEAN_NOISE = 1e-13, 1e-14
-_BLOCK = 1 << 15  # distances that are computed at once: as many as stay in the processor's own memory
-
-
-# --- distances -------------------------------------------------------------------------------------
-
-
-def channel_distance(beta: Tensor, gamma: Tensor) -> Tensor:
-    r"""Return the expected squared difference of every two channels after batch norm (Eq. 4).
-
-    With $y_i \sim (\beta_i, \gamma_i^2)$, independent across channels, and $d_{ii} = 0$,
-    $$d_{ij} = E[(y_i - y_j)^2] = (\beta_i - \beta_j)^2 + \gamma_i^2 + \gamma_j^2.$$
-
-    The answer is float64 on the CPU, where it is clustered: half-precision networks lose nothing.
-
-    >>> channel_distance(torch.tensor([0.0, 2.0]), torch.tensor([1.0, 3.0])).tolist()
-    [[0.0, 14.0], [14.0, 0.0]]
-    """
-    if beta.ndim != 1 or beta.shape != gamma.shape:
-        got = f"{tuple(beta.shape)} and {tuple(gamma.shape)}"
-        raise InvalidInput(f"beta and gamma must both have shape (channels,), got {got}")
-    beta, gamma = _float64(beta), _float64(gamma)
-    if not (beta.isfinite().all() and gamma.isfinite().all()):
-        raise InvalidInput("beta and gamma must be finite, got NaN or infinity; has training diverged?")
-    variance = gamma.square()
-    spread = variance[:, None] + variance  # summed first, so that d is exactly symmetric
-    return (beta[:, None] - beta).square_().add_(spread).fill_diagonal_(0)
-
-
-def channel_pairs(beta: Tensor, gamma: Tensor) -> Floats:
-    r"""Return the distances of Eq. 4 for the pairs $i < j$ alone, row after row, as SciPy's `pdist` does.
-
-    Half the memory of the matrix. With `beta` and `gamma` of shape (batch norms, channels), the sum over batch norms.
-
-    >>> channel_pairs(torch.tensor([0.0, 2.0, 2.0]), torch.tensor([1.0, 3.0, 0.0])).tolist()
-    [14.0, 5.0, 9.0]
-    """
-    means, spreads = _float64(torch.atleast_2d(beta)), _float64(torch.atleast_2d(gamma))
-    if means.shape != spreads.shape:
-        got = f"{tuple(beta.shape)} and {tuple(gamma.shape)}"
-        raise InvalidInput(f"beta and gamma must have the same shape, got {got}")
-    return pair_distances(means.T.numpy(), spreads.square().sum(0).numpy())
-
-
-def pair_distances(means: Floats, variance: Floats, range_: tuple[float, float] | None = None) -> Floats:
-    """Return the same from means of shape (channels, batch norms) and each channel's sum of variances.
-
-    With the range of all distances of a layer, they are mapped to [0, 1] as `normalise` does.
-    """
-    n = len(variance)
-    found, at = np.empty(n * (n - 1) // 2), 0
-    columns = np.ascontiguousarray(means.T)
-    step = max(1, _BLOCK // max(1, means.size))
-    for start in range(0, n - 1, step):
-        rows = slice(start, min(start + step, n - 1))
-        block = _gaps(columns, rows)
-        block += variance[rows, None]
-        block += variance[start + 1 :]
-        if range_ is not None:
-            block -= range_[0]
-            np.maximum(block, 0, out=block)  # channels in another order are summed in another order
-            block /= range_[1] - range_[0]
-        for i, row in enumerate(block):
-            end = at + len(row) - i
-            found[at:end] = row[i:]
-            at = end
-    return found
-
-
-def _gaps(means: Floats, rows: slice) -> Floats:
-    """Return the squared differences of some channels' means from those of all after the first of them.
-
-    `means` has the shape (batch norms, channels).
-    """
-    gap = np.subtract(means[:, rows, None], means[:, None, rows.start + 1 :], order="C")
-    np.square(gap, out=gap)
-    total: Floats = gap[0] if len(gap) == 1 else gap.sum(0)  # one batch norm after the other
-    return total
-
-
-def activation_distance(batches: Tensor | Iterable[Tensor]) -> Tensor:
-    r"""Return the mean squared difference of every two channels on given activations (Eq. 1).
-
-    $$d_{ij} = \frac{1}{n} \lVert A^{(i)} - A^{(j)} \rVert_2^2, \qquad n = H \times W \times B.$$
-
-    Takes one tensor (batch, channels, ...) or any iterable of such batches; each is seen once and
-    only a channels x channels matrix is held. Never negative, and exactly zero for equal channels.
-
-    >>> activation_distance(torch.tensor([[1.0, 1.0, 4.0], [2.0, 2.0, 6.0]])).tolist()
-    [[0.0, 0.0, 12.5], [0.0, 0.0, 12.5], [12.5, 12.5, 0.0]]
-    """
-    mean, covariance = _mean_and_covariance([batches] if isinstance(batches, Tensor) else batches)
-    gap = (mean[:, None] - mean).square()
-    power = covariance.diagonal()
-    spread = power[:, None] + power
-    # Rounding may leave a little less or more than nothing between two equal channels.
-    noise = _GRAM_NOISE * spread + (_MEAN_NOISE * (mean[:, None].abs() + mean.abs())).square()
-    distance = gap + (spread - (covariance + covariance.T))
-    return distance.masked_fill(distance <= noise, 0.0).fill_diagonal_(0)
-
-
-def _mean_and_covariance(batches: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
-    """Accumulate both in one pass, shifted by the first batch's mean so that little cancels."""
-    count, shift, total, gram = 0, torch.empty(0), torch.empty(0), torch.empty(0)
-    for batch in batches:
-        samples = _by_channel(batch)
-        if count == 0:
-            shift = samples.mean(dim=1, keepdim=True)
-            total, gram = torch.zeros_like(shift), samples.new_zeros(len(samples), len(samples))
-        if len(samples) != len(shift):
-            raise InvalidInput(f"all batches must have {len(shift)} channels, got {len(samples)}")
-        samples = samples - shift
-        count += samples.shape[1]
-        total += samples.sum(dim=1, keepdim=True)
-        gram.addmm_(samples, samples.T)
-    if count == 0:
-        raise InvalidInput("activations must hold at least one batch, got none")
-    offset = total / count
-    return (shift + offset).squeeze(1), gram / count - offset @ offset.T
-
-
-def _by_channel(batch: Tensor) -> Tensor:
-    """Return activations (batch, channels, ...) as float64 (channels, samples)."""
-    if not isinstance(batch, Tensor) or batch.ndim < 2 or batch.numel() == 0:
-        got = tuple(batch.shape) if isinstance(batch, Tensor) else type(batch).__name__
-        raise InvalidInput(f"activations must be a non-empty tensor (batch, channels, ...), got {got}")
-    samples = _float64(batch).movedim(1, 0).flatten(1)
-    if not samples.isfinite().all():
-        raise InvalidInput("activations must be finite, got NaN or infinity; are the weights sound?")
-    return samples
-
-
-def is_uninformative(distance: Tensor | Floats) -> bool:
-    """Tell whether all channels are equally far apart, so that nothing says which ones to merge.
-
-    So it is with an untrained batch norm (gamma = 1, beta = 0), and with fewer than three channels.
-
-    >>> is_uninformative(channel_distance(torch.zeros(8), torch.ones(8)))
-    True
-    """
-    return is_constant(*_range(_pairs(distance)))
-
-
-def normalise(distance: Distances) -> Distances:
-    r"""Return the distances mapped to [0, 1], with minimum and maximum over $i \ne j$.
-
-    $$d_{ij} \leftarrow (d_{ij} - d_{min}) / (d_{max} - d_{min}), \qquad d_{ii} = 0.$$
-
-    >>> normalise(torch.tensor([[0.0, 2.0, 4.0], [2.0, 0.0, 3.0], [4.0, 3.0, 0.0]])).tolist()
-    [[0.0, 0.0, 1.0], [0.0, 0.0, 0.5], [1.0, 0.5, 0.0]]
-    """
-    low, high = _range(_pairs(distance))
-    if is_constant(low, high):
-        raise InvalidInput(
-            "distances must differ from one another to be normalised, got a constant matrix; "
-            "ask is_uninformative() first and keep such a layer whole"
-        )
-    if isinstance(distance, Tensor):
-        return (_float64(distance) - low).div_(high - low).clamp_(0, 1).fill_diagonal_(0)
-    scaled = distance - low
-    scaled /= high - low
-    return np.clip(scaled, 0, 1, out=scaled)
-
-
-def is_constant(low: float, high: float) -> bool:
-    """Tell whether distances in a range do not differ by more than rounding."""
-    return high - low <= _SPREAD * high
-
-
-def _range(pairs: Floats) -> tuple[float, float]:
-    """Return the smallest and the largest distance of two channels."""
-    return (float(pairs.min()), float(pairs.max())) if len(pairs) else (0.0, 0.0)
-
-
-def _pairs(distance: Tensor | Floats) -> Floats:
-    """Return the distances of all pairs i < j, given so or as a matrix; both are checked."""
-    if isinstance(distance, Tensor):
-        pairs: Floats = squareform(_square(distance).numpy(), checks=False)
-        return pairs
-    if distance.ndim != 1 or (len(distance) and not is_valid_y(distance)):
-        raise InvalidInput(
-            f"distances must be a matrix or one number for every pair, got shape {distance.shape}"
-        )
-    if len(distance) and not (distance.min() >= 0 and distance.max() < math.inf):
-        raise InvalidInput("distances must be finite and not negative, got NaN, infinity or a negative value")
-    return distance
-
-
-def _square(distance: Tensor) -> Tensor:
-    """Return a checked distance matrix in float64."""
-    if distance.ndim != 2 or distance.shape[0] != distance.shape[1] or len(distance) == 0:
-        got = tuple(distance.shape)
-        raise InvalidInput(f"distance must be a matrix of shape (channels, channels), got {got}")
-    distance = _float64(distance)
-    low, high = torch.aminmax(distance)  # NaN wins over every number
-    if not (low >= 0 and high.isfinite()):
-        raise InvalidInput("distance must be finite and not negative, got NaN, infinity or a negative value")
-    if not torch.equal(distance, distance.T) and (distance - distance.T).abs().max() > _SPREAD * high:
-        raise InvalidInput("distance must be symmetric, got d[i, j] != d[j, i]")
-    return distance
-
-
-def _float64(tensor: Tensor) -> Tensor:
-    return tensor.detach().to("cpu", torch.float64)
 
 
 # --- from distances to an order --------------------------------------------------------------------
@@ -260,7 +62,7 @@ def linkage_tree(distance: Tensor | Floats, linkage: Linkage = "average") -> Flo
     """
     if linkage not in get_args(Linkage):
         raise InvalidInput(f"linkage must be one of {', '.join(get_args(Linkage))}, got {linkage!r}")
-    pairs = _pairs(distance)
+    pairs = checked_pairs(distance)
     if len(pairs) == 0:
         return np.zeros((0, 4))
     tree: Floats = hierarchy.linkage(pairs, method=linkage)
@@ -364,7 +166,7 @@ def merged(merges: Floats, size: list[float]) -> tuple[Ints, Ints]:
 
 def _sizes(gamma: Tensor | Floats, n: int) -> list[float]:
     """Return |gamma| of n channels as plain floats."""
-    values = _float64(torch.as_tensor(gamma))
+    values = float64(torch.as_tensor(gamma))
     if tuple(values.shape) != (n,) or not values.isfinite().all():
         got = f"shape {tuple(values.shape)}" if tuple(values.shape) != (n,) else "NaN or infinity"
         raise InvalidInput(f"gamma must hold {n} finite values, one for each leaf of the tree, got {got}")
@@ -428,38 +230,9 @@ def _check_steps(order: RemovalOrder, steps: int, n: int) -> None:
         raise InvalidInput(f"n must be the group's width, above every channel of the order, got {n}")
 
 
-# --- the bound of Proposition 2 --------------------------------------------------------------------
-
-
-class ShiftBound(NamedTuple):
-    """Proposition 2 for each (channel of the next layer, removed channel); both of shape (out, in)."""
-
-    factor: Tensor
-    bound: Tensor
-
-
-def shift_bound(weight: Tensor, distance: Tensor, n_in: int, n_out: int) -> ShiftBound:
-    r"""Bound how far the next layer moves when channel i leaves and its nearest one stands in (Prop. 2).
-
-    With the removed channel's kernel added to that of the channel j which replaces it,
-    $$\frac{1}{n_{l+1}} \lVert (h(N_i) - h(N_j)) * W_{ic} \rVert^2 \le \lambda_{ci} \min_{j \ne i} d_{ij},
-    \qquad \lambda_{ci} = \frac{n_l}{n_{l+1}} K^2 \lVert W_{ic} \rVert_2^2.$$
-
-    `weight` is the next layer's (out, in, K, K), `distance` that of the normalised channels, and `n_in`,
-    `n_out` the activations of one channel (H x W x B) before and after it. It holds for zero padding, any
-    stride or dilation, and every activation h of slope in [0, 1].
-
-    >>> factor, bound = shift_bound(torch.ones(1, 2, 1, 1), torch.tensor([[0.0, 3.0], [3.0, 0.0]]), 16, 4)
-    >>> factor.tolist(), bound.tolist()
-    ([[4.0, 4.0]], [[12.0, 12.0]])
-    """
-    distance = _square(distance)
-    if weight.ndim < 2 or weight.shape[1] != len(distance) or len(distance) < 2:
-        got = f"{tuple(weight.shape)} and {tuple(distance.shape)}"
-        raise InvalidInput(f"weight must be (out, in, ...) and distance (in, in) with in > 1, got {got}")
-    if n_in <= 0 or n_out <= 0:
-        raise InvalidInput(f"n_in and n_out must be positive, got {n_in} and {n_out}")
-    area = math.prod(weight.shape[2:])
-    factor = n_in / n_out * area * _float64(weight).reshape(*weight.shape[:2], area).square().sum(2)
-    nearest = distance.clone().fill_diagonal_(torch.inf).min(dim=1).values
-    return ShiftBound(factor, factor * nearest)
+__all__ = [
+    "NOBODY", "Cluster", "Distances", "Floats", "Ints", "Linkage", "RemovalOrder", "ShiftBound", "activation_distance",
+    "channel_distance", "channel_pairs", "clusters", "clusters_after", "is_constant", "is_uninformative",
+    "kept_after", "linkage_tree", "merged", "normalise", "pair_distances", "removal_order", "representatives",
+    "shift_bound",
+]  # fmt: skip
