@@ -104,6 +104,7 @@ def main() -> None:
     )
     parser.add_argument("--all", action="store_true", help="near-duplicates too")
     parser.add_argument("--only", default="", help="names that contain this word")
+    parser.add_argument("--norms", choices=("with", "without", "both"), default="both", help="batch norms")
     parser.add_argument("--tasks", default=",".join(TASKS))
     parser.add_argument("--again", default="", help="statuses to be tried once more, by comma")
     parser.add_argument("--part", default="0/1", help="1/3: the second of three parts, for several processes")
@@ -129,7 +130,8 @@ def run(picked: list[Entry], options: argparse.Namespace) -> None:
     done, again = read(options.log), set(filter(None, options.again.split(",")))
     part, parts = map(int, options.part.split("/"))
     worker, same = Worker(options.seconds), {"limit": options.seconds, "commit": commit()}
-    mine = list(enumerate(picked))[part::parts]
+    wanted = {"with": (True,), "without": (False,), "both": (True, False)}[options.norms]
+    mine = [(i, e) for i, e in list(enumerate(picked))[part::parts] if (e.batch_norms > 0) in wanted]
     try:
         for task in options.tasks.split(","):
             for index, entry in mine:
