@@ -32,7 +32,10 @@ def kind(reason: str) -> str:
 
 
 def spent(row: Row) -> float:
-    """Return our own seconds: to look at the network, to choose what leaves, to rewrite and verify."""
+    """Return our own seconds: to look at the network, to choose what leaves, to rewrite and verify.
+
+    Rows before commit cbb9e27 do not have those of choosing.
+    """
     return float(sum(row.get(f"seconds_{part}", 0) for part in ("analyze", "cut", "rewrite")))
 
 
@@ -116,13 +119,14 @@ def _side_by_side(rows: Rows) -> Iterator[str]:
     both = [(rows[m, "ours"], rows[m, "rival"]) for m, t in rows if t == "ours" and (m, "rival") in rows]
     good = [(a, b) for a, b in both if a["status"] == b["status"] == "pass"]
     if good:
-        mine = sum(spent(a) for a, _ in good)
-        theirs = sum(b["seconds_prune"] for _, b in good)
+        timed = [(a, b) for a, b in good if "seconds_cut" in a]  # rows of old do not count all that we do
+        mine = sum(spent(a) for a, _ in timed)
+        theirs = sum(b["seconds_prune"] for _, b in timed)
         ended = [(a, b) for a, b in both if "time-out" not in (a["status"], b["status"])]
         yield (
             f"Both came to an end: {len(ended)} of {len(both)}; passes {sum(a['status'] == 'pass' for a, _ in ended)} "
-            f"against {sum(b['status'] == 'pass' for _, b in ended)}. Where both pass ({len(good)}): {mine:.0f} s with "
-            f"verification against {theirs:.0f} s without."
+            f"against {sum(b['status'] == 'pass' for _, b in ended)}. Where both pass ({len(good)}; "
+            f"{len(timed)} timed alike): {mine:.0f} s with verification against {theirs:.0f} s without."
         )
     other = [m for (m, t), r in rows.items() if t == "ours" and r.get("criterion")]
     far = [m for (m, t), r in rows.items() if t == "ours" and r.get("flops_left", 0) > 0.705]
