@@ -112,7 +112,7 @@ def describe(library: str, name: str, kind: str) -> Entry:
 
 def _sizes(model: nn.Module, kind: str) -> tuple[int, ...]:
     config: dict[str, Any] = getattr(model, "default_cfg", None) or {}
-    own = config.get("input_size", (3, 224, 224))[-1]
+    own = 320 if kind == "detection" else config.get("input_size", (3, 224, 224))[-1]
     if config.get("fixed_input_size"):
         return (own,)
     small = (64, 112) if kind == "video" else (128,) if kind == "optical_flow" else (96, 128)
