@@ -43,7 +43,7 @@ _HOW = "Random weights; FLOPs cut to 60 % where possible (residual: inner, else 
 _NOTES = (
     "Both tools on one machine that had other work, one after the other, in the order of size (--tasks and --seconds):",
     "the limit is of processor time, and covers building, checking and the training step too.",
-    "On commit b9db81a the seconds of choosing what leaves were not counted. From ab76de1 on, 16 GiB of memory at most.",
+    "On commit b9db81a the seconds of choosing what leaves were not counted. Since ab76de1 at most 16 GiB of memory.",
 )
 
 
