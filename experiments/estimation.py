@@ -42,7 +42,7 @@ SETTINGS = {
         ("features.bn1_2", "features.bn2_2", "features.bn3_3", "features.bn4_3"),
     ),
     "small": Settings(
-        "vgg16-cifar10", (16, 64), 20, ((0.2, "none"), (0.3, "none"), (0.3, "linear")), False, 300,
+        "vgg16-cifar10", (16, 64, 256), 20, ((0.2, "none"), (0.3, "none"), (0.3, "linear")), False, 300,
         ("features.bn1_2", "features.bn2_2", "features.bn3_3", "features.bn4_3"),
     ),
     "tiny": Settings("demo", (4, 8), 3, ((0.3, "none"), (0.3, "linear")), True, 50, ("features.bn1_2",)),
