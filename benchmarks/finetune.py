@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from _accuracy.methods import METHODS
 from _accuracy.pictures import FIT, Task, load
-from _accuracy.table import commit
+from _commit import commit
 from torch import nn
 
 import slimilar
@@ -91,7 +91,7 @@ def _tuned(args: argparse.Namespace, found: Pretrained, start: str, taught: bool
         "test pictures": len(test),
         "torch": torch.__version__,
         "slimilar": slimilar.__version__,
-        "commit": commit(),
+        "commit": commit("benchmarks/_accuracy"),
     }
 
 

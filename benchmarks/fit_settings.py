@@ -56,15 +56,12 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
+    variants = args.variants.split(";") if args.variants else list(VARIANTS)
+    for name in set(variants) - set(VARIANTS):
+        parser.error(f"--variants must be of {'; '.join(VARIANTS)}, got {name}")
     for item in filter(None, args.networks.split(",")):
         name, _, share = item.partition("=")
-        _run(
-            args.data,
-            name,
-            float(share),
-            args.variants.split(";") if args.variants else list(VARIANTS),
-            args.threads,
-        )
+        _run(args.data, name, float(share), variants, args.threads)
     write_text(LOG.with_suffix(".md"), _table())
 
 

@@ -22,6 +22,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from _commit import commit
 from _zoo.catalogue import EXPORT_EVERY, Entry, catalogue, chosen, without_norms
 from _zoo.table import table
 
@@ -119,17 +120,11 @@ def main() -> None:
     print(table(entries, picked, read(options.log)))
 
 
-def commit() -> str:
-    """Return the commit of the code that is run, with a plus sign when files differ from it."""
-    asked = ["git", "describe", "--always", "--exclude=*", "--abbrev=7", "--dirty=+"]
-    return subprocess.run(asked, cwd=RESULTS, capture_output=True, text=True, check=False).stdout.strip()
-
-
 def run(picked: list[Entry], options: argparse.Namespace) -> None:
     """Try what has no row yet; write each row as soon as it is known."""
     done, again = read(options.log), set(filter(None, options.again.split(",")))
     part, parts = map(int, options.part.split("/"))
-    worker, same = Worker(options.seconds), {"limit": options.seconds, "commit": commit()}
+    worker, same = Worker(options.seconds), {"limit": options.seconds, "commit": commit("benchmarks/_zoo")}
     wanted = {"with": (True,), "without": (False,), "both": (True, False)}[options.norms]
     mine = [(i, e) for i, e in list(enumerate(picked))[part::parts] if (e.batch_norms > 0) in wanted]
     try:

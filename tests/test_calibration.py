@@ -129,4 +129,6 @@ def test_mirror_images_go_in_where_a_network_takes_them_for_the_same() -> None:
     assert torch.equal(torch.cat(seeing), x)
     tape, tensors = replay.record(head, x[:8]), named_tensors(head)
     assert len(with_mirror_images(blind, tape, tensors, 1000)) == 4, "not twice"
+    blank = torch.cat([torch.zeros_like(x[:1]), x[1:]])
+    assert len(with_mirror_images(list(blank.split(8)), tape, tensors, 1000)) == 4, "a blank one says nothing"
     assert len(with_mirror_images(list(x.split(8)), tape, tensors, 10**12)) == 2, "not at any cost"

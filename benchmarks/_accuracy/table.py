@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import platform
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import torch
+from _commit import commit
 
 import slimilar
 from _accuracy.methods import METHODS
@@ -26,23 +26,10 @@ GOALS = {
 Row = dict[str, Any]
 
 
-def commit() -> str:
-    """Return the version of the code that runs; "+" if files of the package differ from it."""
-    here = Path(__file__).parents[2]
-
-    def git(*words: str) -> str:
-        return subprocess.run(("git", *words), cwd=here, capture_output=True, text=True).stdout.strip()
-
-    changed = git(
-        "status", "--porcelain", "--untracked-files=no", "--", "src/slimilar", "benchmarks/_accuracy"
-    )
-    return git("rev-parse", "--short", "HEAD") + ("+" if changed else "")
-
-
 def note(log: Path, row: Row) -> None:
     """Append a row, with the versions that made it."""
     row |= {"torch": torch.__version__, "slimilar": slimilar.__version__, "machine": platform.machine()}
-    row |= {"commit": commit()}
+    row |= {"commit": commit("benchmarks/_accuracy")}
     with log.open("a") as file:
         file.write(json.dumps(row) + "\n")
     print(row, flush=True)

@@ -28,9 +28,9 @@ def with_mirror_images(
 
 
 def _mirrored(batches: Sequence[Tensor]) -> bool:
-    """Tell whether mirror images are there already: that of the first picture."""
-    image = batches[0][0].flip(-1)
-    return any(bool((b == image).flatten(1).all(1).any()) for b in batches)
+    """Tell whether mirror images are there already: that of the first picture, if it has another one than itself."""
+    first, image = batches[0][0], batches[0][0].flip(-1)
+    return not torch.equal(first, image) and any(bool((b == image).flatten(1).all(1).any()) for b in batches)
 
 
 def _alike(batch: Tensor, tape: replay.Tape, tensors: replay.Tensors) -> bool:

@@ -154,8 +154,9 @@ def prune(
 
     `calibration` is a tensor of unlabelled pictures, an iterable of batches, or "synthesize". With 32 pictures or
     more, "auto" chooses channels by what the output feels (for a budget), with fewer by the paper's similarity, and
-    fits the readers by least squares; without any, readers take in what the channels that left are expected to have
-    said, given batch norms and filters alone. How far to go: a `threshold`, a budget (`flops`, `macs`,
+    fits the readers by least squares to the pictures and, where the network takes them for the same, their mirror
+    images; without any, readers take in what the channels that left are expected to have said, given batch norms and
+    filters alone. How far to go: a `threshold`, a budget (`flops`, `macs`,
     `params`), a `ratio` of channels that every layer loses, or a `quantile` of all channels.
 
     >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3))
