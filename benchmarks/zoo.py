@@ -92,6 +92,17 @@ def is_wanted(task: str, index: int, entry: Entry) -> bool:
     return task == "ours" or (entry.batch_norms > 0 and (task != "exported" or index % EXPORT_EVERY == 0))
 
 
+def is_done(row: dict[str, Any] | None, again: set[str], seconds: float) -> bool:
+    """Tell whether a row needs no other try; running out of less time than there is now says nothing.
+
+    >>> is_done({"status": "time-out", "limit": 20.0}, set(), 60), is_done({"status": "pass"}, {"error"}, 60)
+    (False, True)
+    """
+    if row is None or row["status"] in again:
+        return False
+    return not (row["status"] == "time-out" and row["limit"] < seconds)
+
+
 def read(path: Path) -> dict[tuple[str, str], dict[str, Any]]:
     """Return the newest row of every model and task."""
     lines = path.read_text().splitlines() if path.exists() else []
@@ -133,7 +144,7 @@ def run(picked: list[Entry], options: argparse.Namespace) -> None:
                 if not is_wanted(task, index, entry):
                     continue
                 row = done.get((entry.key, task))
-                if options.only not in entry.key or (row is not None and row["status"] not in again):
+                if options.only not in entry.key or is_done(row, again, options.seconds):
                     continue
                 row = {"model": entry.key, "task": task, "params": entry.params, **same}
                 row |= worker.ask(task, entry)

@@ -25,9 +25,10 @@ SHAPES = [
 @pytest.fixture
 def zoo(monkeypatch) -> SimpleNamespace:
     monkeypatch.syspath_prepend(Path(__file__).parents[1] / "benchmarks")
+    import zoo as run
     from _zoo import numbers, oracle
 
-    return SimpleNamespace(numbers=numbers, oracle=oracle)
+    return SimpleNamespace(numbers=numbers, oracle=oracle, run=run)
 
 
 def kept_by_sorting(weight: Tensor, small: Tensor) -> Tensor:
@@ -130,3 +131,17 @@ def test_the_judge_tells_right_from_wrong(zoo):
     assert zoo.oracle.difference(zoo.oracle.masked(model, right), right, x) < 1e-6
     assert zoo.oracle.difference(zoo.oracle.masked(model, wrong), wrong, x) > 1e-2
     assert zoo.oracle.difference(model, right, x) > 1e-2  # the channel did something
+
+
+@pytest.mark.parametrize(
+    ("row", "again", "done"),
+    [
+        (None, set(), False),
+        ({"status": "pass", "limit": 20.0}, set(), True),
+        ({"status": "pass", "limit": 20.0}, {"pass"}, False),
+        ({"status": "time-out", "limit": 20.0}, set(), False),
+        ({"status": "time-out", "limit": 60.0}, set(), True),
+    ],
+)
+def test_what_ran_out_of_less_time_is_tried_once_more(zoo, row, again, done):
+    assert zoo.run.is_done(row, again, 60) is done
