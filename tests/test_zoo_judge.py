@@ -25,8 +25,9 @@ SHAPES = [
 @pytest.fixture
 def zoo(monkeypatch) -> SimpleNamespace:
     monkeypatch.syspath_prepend(Path(__file__).parents[1] / "benchmarks")
-    import zoo as run
     from _zoo import numbers, oracle
+
+    import zoo as run
 
     return SimpleNamespace(numbers=numbers, oracle=oracle, run=run)
 
