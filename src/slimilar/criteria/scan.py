@@ -17,7 +17,14 @@ from slimilar.groups import ChannelGroup
 from slimilar.substitute.absorb import absorb, regression, silence
 from slimilar.substitute.hearing import are_scores, hearing, temperature
 from slimilar.substitute.sites import Site, find_sites, is_conv, patches, pixels
-from slimilar.substitute.solve import Elimination, Moments, backward_elimination, block_elimination, ridge
+from slimilar.substitute.solve import (
+    Elimination,
+    Moments,
+    backward_elimination,
+    block_elimination,
+    ridge,
+    unknowns_of,
+)
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -157,7 +164,7 @@ class Scan:
             inside, inside @ kernel, taps, self._heard(site), max(1, width - steps), fixed, stops
         )
         for count, (chosen, refit) in found.fits.items():
-            unknowns = (chosen[:, None] * taps + torch.arange(taps)).flatten()
+            unknowns = unknowns_of(chosen, taps)
             constant = mean @ kernel - mean[unknowns] @ refit.double()
             where = torch.from_numpy(left)[chosen]
             self.kernels[g, count] = Refit(where, refit, shift + constant.to(shift.dtype))

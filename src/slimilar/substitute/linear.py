@@ -102,13 +102,13 @@ def substitute_linear(
         network.heard = hearing(tape, [s.op for s in sites], tensors, batches[0], settings.seed)
     touched = [s for s in sites if settings.polish or not _stays(s, kept).all()]
     pairs = [Pair(values, dict(values)) for values in (replay.start(tape, [b]) for b in batches)]
-    position = 0
+    samples, position = Samples(), 0
     with torch.no_grad():
         for i, site in enumerate(touched):
             for pair in pairs:
                 _advance(tape, network, pair, position, site.op)
             position = site.op
-            _fit(tape, network, pairs, site, exchange, settings)
+            _fit(tape, network, pairs, site, exchange, settings, samples)
             if progress is not None:
                 progress(i + 1, len(touched))
     return network
@@ -155,8 +155,9 @@ def _play_pruned(tape: Tape, network: Network, pair: Pair, k: int) -> None:
 
 
 def _fit(
-    tape: Tape, network: Network, pairs: Sequence[Pair], site: Site, exchange: Exchange, settings: Settings
-) -> None:
+    tape: Tape, network: Network, pairs: Sequence[Pair], site: Site, exchange: Exchange, settings: Settings,
+    samples: Samples,
+) -> None:  # fmt: skip
     """Replace the weights of one reader."""
     stays = _stays(site, network.kept)
     if stays.all() and all(p.original[site.value] is p.pruned[site.value] for p in pairs):
@@ -172,7 +173,7 @@ def _fit(
     )
     unknowns = int((stays | seats.spare).sum()) * (weight[0, 0].numel() if conv else 1)
     if (conv or linear) and unknowns <= LARGEST and settings.form == "patch":
-        new, shift, now = _fit_patches(tape, network, pairs, site, weight, seats, settings, conv)
+        new, shift, now = _fit_patches(tape, network, pairs, site, weight, seats, settings, samples, conv)
         inner = site.units >= 0
         network.kept[site.units[inner]] = now[inner]
     else:
@@ -183,7 +184,7 @@ def _fit(
 
 def _fit_patches(
     tape: Tape, network: Network, pairs: Sequence[Pair], site: Site, weight: Tensor, seats: Seats,
-    settings: Settings, conv: bool,
+    settings: Settings, samples: Samples, conv: bool,
 ) -> tuple[Tensor, Tensor, Kept]:  # fmt: skip
     """Least squares of the whole kernel over patches; channels that stay may be exchanged for spare ones."""
     shape, outputs = tuple(weight.shape[2:]), weight.shape[0]
@@ -195,7 +196,7 @@ def _fit_patches(
     rows = int(max(settings.rows * size, settings.effort / (size * size + (size + gate) * outputs)))
     each = -(-min(rows, HELD // size, PAIRED // (size + 2 * outputs)) // len(pairs))
 
-    samples = Samples((each + len(pairs[0].pruned[site.value])) * len(pairs))
+    samples.start((each + len(pairs[0].pruned[site.value])) * len(pairs))
     for pair in pairs:
         aim = aim_of(
             tape, site, pair, network.original, network.pruned, settings.correct_stream, settings.steps > 0

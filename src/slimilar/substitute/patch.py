@@ -19,7 +19,8 @@ from torch import Tensor
 from slimilar.replay import Tape
 from slimilar.substitute.aim import Aim
 from slimilar.substitute.sites import Site, at_places, patches
-from slimilar.substitute.solve import Moments, block_elimination, ridge
+from slimilar.substitute.solve import Moments, block_elimination, unknowns_of
+from slimilar.substitute.solve import level as level_of
 
 HELD = 80_000_000  # numbers of what one reader sees that are held at a time
 PAIRED = 2 * HELD  # and of that together with what it should write, and where the ReLU behind it opens
@@ -30,19 +31,24 @@ _PIECE = 4096  # samples
 class Samples:
     """What a reader sees (x), should write (y), and the level of the ReLU behind it (None without one).
 
-    Room for all is taken once: samples kept one by one, among larger things that come and go, would leave holes in
-    memory that nothing fits into.
+    Room for all is taken once, and used again by one reader after the other: the system clears memory that it hands
+    out, and samples kept one by one, among larger things that come and go, would leave holes that nothing fits into.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most, self._count = most, 0
+    def __init__(self) -> None:
+        self._room = torch.empty(0)
         self._held: list[Tensor | None] = []
+        self._most = self._count = 0
+
+    def start(self, most: int) -> None:
+        """Forget what was there, and expect so many rows."""
+        self._held, self._most, self._count = [], most, 0
 
     def add(self, x: Tensor, y: Tensor, level: Tensor | None) -> None:
         """Take in some rows."""
         parts = (x, y, level)
         if not self._held:
-            self._held = [None if p is None else p.new_empty(self._most, p.shape[1]) for p in parts]
+            self._held = self._places(parts)
         end = self._count + len(x)
         for i, part in enumerate(parts):
             room = self._held[i]
@@ -51,6 +57,16 @@ class Samples:
             else:
                 room[self._count : end] = part
         self._count = end
+
+    def _places(self, parts: Sequence[Tensor | None]) -> list[Tensor | None]:
+        """Divide the room among parts of these widths; take a larger one if it is too small."""
+        sizes = [0 if part is None else self._most * part.shape[1] for part in parts]
+        like = next(part for part in parts if part is not None)
+        if sum(sizes) > len(self._room) or like.dtype != self._room.dtype:
+            self._room = like.new_empty(0)  # first give back
+            self._room = like.new_empty(sum(sizes))
+        cut = self._room[: sum(sizes)].split(sizes)
+        return [None if p is None else c.view(self._most, -1) for p, c in zip(parts, cut, strict=True)]
 
     def all(self) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return all x, y and levels."""
@@ -103,15 +119,17 @@ def fit(
     x, y, level = samples.all()
     for some in zip(x.split(_PIECE), y.split(_PIECE), strict=True):
         moments.add(*some)
-    covariance = moments.covariance()
-    inside = ridge(covariance, strength)
-    strength = float(inside[0, 0] - covariance[0, 0])
+    inside = moments.covariance()
+    strength = level_of(inside, strength)
+    inside.diagonal().add_(strength)
     cross = moments.cross() + strength * prior
     chosen = torch.arange(size // taps)
     if width is not None and width < len(chosen):
         chosen = block_elimination(inside, cross, taps, weight, width, fixed).left
-    unknowns = (chosen[:, None] * taps + torch.arange(taps)).flatten()
-    factor = torch.linalg.cholesky(inside[unknowns][:, unknowns])
+    unknowns = unknowns_of(chosen, taps)
+    if len(unknowns) < size:
+        inside = inside[unknowns][:, unknowns]
+    factor = torch.linalg.cholesky(inside)
     kernel = torch.cholesky_solve(cross[unknowns], factor)
     centre = moments.mean()[unknowns]
     constant = moments.mean_beside() - centre @ kernel

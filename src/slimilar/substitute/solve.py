@@ -83,7 +83,7 @@ class Moments:
             b = min(a + _BLOCK, self.size)
             self._gram[a:b, :a] = self._gram[:a, a:b].T
         centre = (self._total / self.count)[: self.size]
-        return self._gram[:, : self.size] / self.count - torch.outer(centre, centre)
+        return (self._gram[:, : self.size] / self.count).addr_(centre, centre, alpha=-1)
 
     def cross(self) -> Tensor:
         """Return the covariance of the rows with what is beside them."""
@@ -92,10 +92,16 @@ class Moments:
         return self._gram[:, self.size :] / self.count - torch.outer(centre[: self.size], centre[self.size :])
 
 
+def level(covariance: Tensor, strength: float = RIDGE) -> float:
+    """Return a share of the mean variance."""
+    return strength * max(float(covariance.diagonal().mean()), torch.finfo(torch.float64).tiny)
+
+
 def ridge(covariance: Tensor, strength: float = RIDGE) -> Tensor:
     """Return a covariance with a little added to its diagonal, so that it can be inverted."""
-    level = strength * covariance.diagonal().mean().clamp_min(torch.finfo(torch.float64).tiny)
-    return covariance + level * torch.eye(len(covariance), dtype=covariance.dtype)
+    found = covariance.clone()
+    found.diagonal().add_(level(covariance, strength))
+    return found
 
 
 def mixing(covariance: Tensor, kept: Tensor, removed: Tensor, strength: float = RIDGE) -> Tensor:
@@ -172,10 +178,12 @@ def _eliminate(q: Floats, b: Floats, i: int) -> None:
     """Take channel i out of a precision matrix and a kernel matrix, in place."""
     stand_in = -q[i] / q[i, i]
     stand_in[i] = 0.0
-    column = b[:, i].copy()
-    # W_j += s_j W_i for all j, hence B += s b_i^T + b_i s^T + B_ii s s^T
-    b += np.outer(stand_in, column) + np.outer(column, stand_in) + column[i] * np.outer(stand_in, stand_in)
-    q -= np.outer(q[i], q[i]) / q[i, i]
+    # W_j += s_j W_i for all j, hence B += s b_i^T + b_i s^T + B_ii s s^T = s u^T + u s^T, written in one pass
+    half = b[:, i] + b[i, i] / 2 * stand_in
+    pair = torch.from_numpy(np.stack([stand_in, half]))
+    torch.from_numpy(b).addmm_(pair.T, pair.flip(0))
+    row = torch.from_numpy(q[i].copy())
+    torch.from_numpy(q).addr_(row, row, alpha=-1 / q[i, i])
     b[i, :] = b[:, i] = 0.0
     q[i, :] = q[:, i] = 0.0
     q[i, i] = 1e300  # never chosen again, never divides by zero
@@ -218,28 +226,56 @@ def block_elimination(
     q = torch.cholesky_inverse(torch.linalg.cholesky(covariance))
     w = q @ cross
     left = torch.arange(len(covariance) // taps)
-    scale = heard.double().sqrt()
     removed: list[int] = []
     costs: list[float] = []
     fits = {}
     while True:
         n = len(left)
         if n in stops:
-            fits[n] = (left, w.float())
+            order = left.argsort()
+            fits[n] = (left[order], w[unknowns_of(order, taps)].float())
         if n <= width:
-            return Blocks(left, np.array(removed, np.int64), np.array(costs), fits)
-        blocks = q.reshape(n, taps, n, taps)[torch.arange(n), :, torch.arange(n)]
-        kernels = (w * scale).reshape(n, taps, -1)
-        cost = (kernels * torch.linalg.solve(blocks, kernels)).sum((1, 2))
+            return Blocks(left.sort().values, np.array(removed, np.int64), np.array(costs), fits)
+        cost = _costs(q, w, taps, heard.double())
         cost[fixed[left]] = torch.inf
         most = n - max((s for s in (*stops, width) if s < n), default=width)
-        leave = cost.argsort(stable=True)[: max(1, min(most, n // _AT_ONCE))]
+        order = left.argsort()  # of equal ones the first leaves
+        leave = order[cost[order].argsort(stable=True)][: max(1, min(most, n // _AT_ONCE))]
         removed += left[leave].tolist()
         costs += cost[leave].tolist()
-        stays = torch.ones(n, dtype=torch.bool)
-        stays[leave] = False
-        gone, rest = (torch.arange(n * taps).reshape(n, taps)[m].flatten() for m in (~stays, stays))
-        share = torch.linalg.solve(q[gone][:, gone], q[gone][:, rest]).T
-        w = w[rest] - share @ w[gone]
-        q = q[rest][:, rest].addmm_(share, q[gone][:, rest], alpha=-1)
-        left = left[stays]
+        q, w, left = _without(q, w, left, leave, taps)
+
+
+def _costs(q: Tensor, w: Tensor, taps: int, heard: Tensor) -> Tensor:
+    r"""Return $\operatorname{tr}(Q_{ii}^{-1} W_i H W_i^\top)$ of every channel i."""
+    n = len(q) // taps
+    blocks = q.unflatten(0, (n, taps)).unflatten(2, (n, taps)).diagonal(dim1=0, dim2=2).movedim(-1, 0)
+    kernels = w.reshape(n, taps, -1)
+    found: Tensor = torch.linalg.solve(blocks, (kernels * heard) @ kernels.mT)
+    return found.diagonal(dim1=1, dim2=2).sum(1)
+
+
+def _without(q: Tensor, w: Tensor, left: Tensor, leave: Tensor, taps: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Return Q, W and the channels without those at some positions, all in the memory of what was given.
+
+    Those that leave change places with the last ones, so that the rest is a corner: nothing else is moved.
+    """
+    n, rest = len(left), len(left) - len(leave)
+    gone = torch.zeros(n, dtype=torch.bool)
+    gone[leave] = True
+    front, back = gone[:rest].nonzero()[:, 0], rest + (~gone[rest:]).nonzero()[:, 0]
+    here, there = torch.cat([front, back]), torch.cat([back, front])
+    left[here] = left[there]
+    here, there = unknowns_of(here, taps), unknowns_of(there, taps)
+    q[here] = q[there]
+    q[:, here] = q[:, there]
+    w[here] = w[there]
+    k = rest * taps
+    share = torch.linalg.solve(q[k:, k:], q[k:, :k]).T
+    corner = q[:k, :k].addmm_(share, q[k:, :k], alpha=-1)
+    return corner, w[:k].addmm_(share, w[k:], alpha=-1), left[:rest]
+
+
+def unknowns_of(channels: Tensor, taps: int) -> Tensor:
+    """Return where the unknowns of some channels stand."""
+    return (channels[:, None] * taps + torch.arange(taps)).flatten()
