@@ -41,8 +41,8 @@ LAYERS = [
     {"replay", "calibration", "synthesis"},
     {"groups", "recalibrate"},
     {"cost", "rewrite"},
-    {"follow", "verify"},
-    {"probe", "blueprint"},
+    {"follow", "masks"},
+    {"probe", "blueprint", "verify"},
     {"plan"},
     {"train"},  # below the criteria: a training phase is a criterion's, and is made of training's hooks
     {"criteria", "substitute"},

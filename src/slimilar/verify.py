@@ -8,93 +8,22 @@ and these go the same way at any height and width as long as the same operators 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 
-import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from slimilar.copies import copy_with, named_modules, named_parameters, shadow, switch_to_eval
 from slimilar.errors import VerificationError
 from slimilar.groups import Grouping
+from slimilar.masks import Masked, Masks, masks_of, recurrent
 from slimilar.records import Trace
-from slimilar.rewrite import Kept, atoms_kept
-from slimilar.trace import Example, arguments, map_tensors, name_of, tensors_in
-from slimilar.trees import operands
-
-Place = tuple[str, int]  # a kind of operator and its turn among all calls of that kind
-Masks = Mapping[
-    Place, list[tuple[int, int, Tensor]]
-]  # which of its tensors, counted from the last, along which axis, which positions
-
-# A linear layer takes one or the other by the strides of its input, and those may be others on the meta device.
-_ALIKE = {"aten.addmm": "aten.mm", "aten.baddbmm": "aten.bmm"}
+from slimilar.rewrite import Kept
+from slimilar.trace import Example, arguments, map_tensors, tensors_in
 
 _SIDE = 32  # pictures twice as large are made as small as this: most networks halve them five times
-
-
-class Masked(TorchDispatchMode):
-    """Run a model with some channels set to zero wherever they are read; note which operators run."""
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Nothing is compiled here; without this, torch wraps every call in a guard against it."""
-        return False
-
-    def __init__(self, masks: Masks) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.masks = masks
-        self.names: list[str] = []
-        self._turns: dict[str, int] = {}
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        name = name_of(func)
-        kind = _ALIKE.get(name, name)
-        turn = self._turns.get(kind, 0)
-        self._turns[kind] = turn + 1
-        place = (kind, turn)
-        self.names.append(name)
-        if place in self.masks:
-            args = self._silenced(args, self.masks[place])
-        return func(*args, **(kwargs or {}))
-
-    def _silenced(self, args: tuple[Any, ...], masks: list[tuple[int, int, Tensor]]) -> tuple[Any, ...]:
-        ins = operands(args)
-        for which, axis, lost in masks:
-            old = ins[which]
-            new = old.index_fill(axis, lost.to(old.device), 0)
-            args = tuple(new if a is old else a for a in args)
-        return args
-
-    @property
-    def complete(self) -> bool:
-        """Whether every place at which channels are read has been passed."""
-        return all(turn < self._turns.get(kind, 0) for kind, turn in self.masks)
-
-
-def masks_of(trace: Trace, grouping: Grouping, kept: Kept) -> Masks:
-    """Return what has to be set to zero where, so that only these units are heard."""
-    stays = np.append(atoms_kept(grouping, kept), True)  # CONSTANT = -1 finds the last entry
-    turns: Counter[str] = Counter()
-    places = []
-    for op in trace.ops:
-        kind = _ALIKE.get(op.name, op.name)
-        places.append((kind, turns[kind]))
-        turns[kind] += 1
-    found: dict[Place, list[tuple[int, int, Tensor]]] = {}
-    for read in trace.reads:
-        lost = np.flatnonzero(~stays[read.atoms])
-        if len(lost):
-            inputs = trace.ops[read.op].inputs
-            which = inputs.index(read.value) - len(inputs)
-            found.setdefault(places[read.op], []).append((which, read.axis, torch.from_numpy(lost)))
-    return found
 
 
 def verify(
@@ -107,7 +36,7 @@ def verify(
     parameters = named_parameters(model).values()
     if any(t.is_meta for t in parameters):
         return 0.0
-    masks = masks_of(trace, grouping, kept)
+    masks = masks_of(model, trace, grouping, kept)
     wide = any(t.dtype in (torch.float16, torch.bfloat16) for t in parameters)
     error = _error(model, small, example, trace, masks, torch.float32 if wide else None)
     if not error < 1e-4:
@@ -138,12 +67,12 @@ def _error(
     if less is not None:
         expected: list[Tensor] = []
         try:
-            expected, run = _outputs(original, less, masks)
+            expected, run = _outputs(original, less, trace, masks)
         except Exception:  # the user's code may say anything to a size that it was not made for
             run = Masked({})
         if run.names == [op.name for op in trace.ops]:
             return _difference(expected, _plain_outputs(small, less))
-    expected, run = _outputs(original, inputs, masks)
+    expected, run = _outputs(original, inputs, trace, masks)
     if not run.complete:
         raise VerificationError(
             "the model must run the operators that its trace has seen, but some of those that read channels "
@@ -169,11 +98,25 @@ def _smaller(example: Example) -> Example | None:
     return map_tensors(shrink, example)
 
 
-def _outputs(model: nn.Module, inputs: Example, masks: Masks) -> tuple[list[Tensor], Masked]:
+def _outputs(model: nn.Module, inputs: Example, trace: Trace, masks: Masks) -> tuple[list[Tensor], Masked]:
     args, kwargs = arguments(inputs)
-    with torch.no_grad(), Masked(masks) as run:
+    run = Masked(masks)
+    with torch.no_grad(), _as_traced(trace, masks), run.inside(recurrent(model)), run:
         found = model(*args, **kwargs)
     return [t for t in tensors_in(found) if t.is_floating_point()], run
+
+
+@contextmanager
+def _as_traced(trace: Trace, masks: Masks) -> Iterator[None]:
+    """Keep torch from running attention, many operators on the meta device, as one, whose inside cannot be masked."""
+    before = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
+    counted = trace.meta and any(kind == "aten.bmm" for kind, _ in masks)  # attention has two of these inside
+    try:
+        with sdpa_kernel(SDPBackend.MATH) if counted else nullcontext():
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(before)
 
 
 def _plain_outputs(small: nn.Module, inputs: Example) -> list[Tensor]:
