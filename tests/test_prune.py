@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
+import math
 import re
 import weakref
 from collections.abc import Callable
@@ -363,6 +364,23 @@ def test_nan_weights_are_named(net: nn.Module) -> None:
         net.block1.conv2.weight[0, 0] = float("nan")
     with pytest.raises(InvalidInput, match=r"block1.conv2.weight"):
         slimilar.prune(net, PICTURE, threshold=0.1)
+
+
+def test_infinity_is_for_buffers_that_hold_it_on_purpose(net: nn.Module) -> None:
+    net.register_buffer("limit", torch.tensor([-math.inf, math.inf]))
+    net.block1.register_buffer("mask", torch.full((4, 4), -math.inf).triu(1))
+    assert slimilar.prune(net, PICTURE, threshold=0.1).error is not None
+    net.block1.mask[0, 1] = math.nan
+    with pytest.raises(InvalidInput, match=r"got NaN in block1.mask"):
+        slimilar.analyze(net, PICTURE)
+
+
+@pytest.mark.parametrize("name", ["weight", "bias", "running_mean", "running_var"])
+def test_infinity_in_a_norm_is_refused(net: nn.Module, name: str) -> None:
+    with torch.no_grad():
+        getattr(net.block1.bn1, name)[0] = math.inf
+    with pytest.raises(InvalidInput, match=rf"NaN or infinity in block1.bn1.{name}"):
+        slimilar.analyze(net, PICTURE)
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")

@@ -107,7 +107,7 @@ def analyze(
     chosen, declared = make(criterion, linkage), facts(criterion)
     excluded = _excluded(model, exclude)
     tensors = named_tensors(model)
-    _check_finite(tensors)
+    _check_finite(model, tensors)
     weights = Weights(tensors, phases=phases_of(model))
     check_needs(chosen, declared, calibration is not None, labels=True)
     check_training(chosen, declared, weights)
@@ -334,15 +334,23 @@ def _check_options(residual: str, min_channels: int) -> None:
         raise InvalidInput(f"min_channels must be a whole number of at least 1, got {min_channels!r}")
 
 
-def _check_finite(tensors: Mapping[str, Tensor]) -> None:
+def _check_finite(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
+    """Refuse NaN, and infinity in parameters and in norms; other buffers hold it on purpose: masks, limits."""
+    bounds = {
+        f"{path}.{name}" if path else name
+        for path, module in named_modules(model).items()
+        if getattr(module, "running_var", None) is None
+        for name in module._buffers
+    }
     for name, tensor in tensors.items():
         if not tensor.is_floating_point() or tensor.is_meta:
             continue
         # A sum with NaN or infinity in it is not finite, and much cheaper than looking at each; it may overflow.
-        if not math.isfinite(tensor.detach().sum()) and not bool(torch.isfinite(tensor).all()):
-            raise InvalidInput(
-                f"weights must be finite, got NaN or infinity in {name}; has training diverged?"
-            )
+        if math.isfinite(tensor.detach().sum()):
+            continue
+        wrong, what = (tensor.isnan(), "NaN") if name in bounds else (~tensor.isfinite(), "NaN or infinity")
+        if bool(wrong.any()):
+            raise InvalidInput(f"weights must be finite, got {what} in {name}; has training diverged?")
 
 
 def _excluded(model: nn.Module, exclude: Iterable[str | nn.Module]) -> set[str]:
