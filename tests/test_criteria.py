@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import slimilar
 from _small_networks import NETWORKS, trained
@@ -29,6 +30,7 @@ from slimilar.criteria import (
 )
 from slimilar.criteria.base import Floats, by_rank, by_share
 from slimilar.criteria.geometric import remoteness
+from slimilar.criteria.ranking import Kind
 from slimilar.errors import InvalidInput
 from slimilar.groups import ChannelGroup
 from slimilar.plan import Plan, untied
@@ -235,6 +237,48 @@ def test_magnitudes_are_norms_of_filters() -> None:
     for name, power in (("magnitude-l1", 1), ("magnitude-l2", 2)):
         size = net[3].weight.detach().flatten(1).norm(power, dim=1)
         assert removed(plan_of(net, name), "3") == size.argsort().tolist()
+
+
+class Largest(TorchDispatchMode):
+    """See how large the largest tensor is."""
+
+    seen = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        out = func(*args, **(kwargs or {}))
+        self.seen = max([self.seen, *(t.numel() for t in (out,) if isinstance(t, Tensor))])
+        return out
+
+
+class Uneven(nn.Module):
+    """Eight units of eight channels each, which a grouped convolution holds together, beside 192 of one."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.grouped = nn.Conv2d(3, 256, 3, padding=1), nn.Conv2d(64, 64, 1, groups=8)
+        self.last, self.other = nn.Conv2d(64, 4, 1), nn.Conv2d(192, 4, 1)
+        self.sizes = [64, 192]
+
+    def forward(self, x: Tensor) -> Tensor:
+        a, b = self.first(x).relu().split(self.sizes, 1)
+        return self.last(self.grouped(a)) + self.other(b)
+
+
+@pytest.mark.parametrize(("name", "power"), [("magnitude-l1", 1), ("magnitude-l2", 2)])
+def test_a_unit_of_many_filters_makes_no_other_larger(name: Kind, power: int) -> None:
+    torch.manual_seed(0)
+    net = Uneven().requires_grad_(False)
+    (group,) = plan_of(net, name).groups
+    with Largest() as run:
+        (order,) = Ranking(name).orders([group], Weights(net.state_dict()))
+    assert run.seen <= net.first.weight.numel()
+    place = {m.tensor: m.units for m in group.members}
+    size = torch.zeros(group.width, dtype=torch.float64)
+    for unit in range(group.width):
+        held = [getattr(net, n).weight[place[f"{n}.weight"] == unit] for n in group.writers]
+        size[unit] = torch.cat([k.double().flatten() for k in held]).norm(power)
+    assert isinstance(order, RemovalOrder)
+    assert order.removed.tolist() == [u for u in size.argsort().tolist() if u not in group.fixed]
 
 
 def test_scales_are_those_of_the_batch_norm_behind() -> None:

@@ -74,9 +74,20 @@ def held(member: Member, weights: Weights) -> Tensor:
     return weights.tensors[member.tensor].detach().double().cpu()
 
 
-def norms(member: Member, width: int, tensor: Tensor) -> Tensor:
-    """Return the Euclidean norm of what each unit holds of a tensor."""
-    found: Tensor = torch.linalg.vector_norm(rows(member, width, tensor), dim=1)
+def totals(member: Member, width: int, tensor: Tensor) -> Tensor:
+    """Return the sum of what each unit holds of a tensor; unlike `rows`, no unit takes the space of the largest."""
+    found = tensor.movedim(member.axis, 0).reshape(tensor.shape[member.axis], -1).sum(1)
+    inside = np.flatnonzero((member.units >= 0) & (member.units < width))
+    units = torch.from_numpy(member.units[inside])
+    return found.new_zeros(width).index_add_(0, units, found[torch.from_numpy(inside)])
+
+
+def magnitudes(group: ChannelGroup, weights: Weights, power: int) -> Floats:
+    r"""Return $\sum |w|$ (power 1) or $(\sum w^2)^{1/2}$ (power 2) over the filters of every unit."""
+    total = torch.zeros(group.width, dtype=torch.float64)
+    for member in filter_members(group):
+        total += totals(member, group.width, held(member, weights).abs() ** power)
+    found: Floats = (total ** (1 / power)).numpy()
     return found
 
 

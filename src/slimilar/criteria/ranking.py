@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from slimilar.criteria.base import Facts, Weights, by_share, free_units
-from slimilar.criteria.filters import filters
+from slimilar.criteria.filters import magnitudes
 from slimilar.criteria.similarity import spread
 from slimilar.groups import ChannelGroup
 from slimilar.similarity import RemovalOrder
@@ -58,6 +57,4 @@ class Ranking:
             return random.random(group.width)
         if self.name == "bn-scale":
             return spread(group, weights).numpy()
-        power = 1 if self.name == "magnitude-l1" else 2
-        found: Floats = torch.linalg.vector_norm(filters(group, weights), power, dim=1).numpy()
-        return found
+        return magnitudes(group, weights, power=1 if self.name == "magnitude-l1" else 2)

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from slimilar.criteria.base import Facts, Ints, Weights, by_share, free_units, mark_trained
-from slimilar.criteria.filters import filter_members, filters, written_by_filters
+from slimilar.criteria.filters import filter_members, magnitudes, written_by_filters
 from slimilar.errors import InvalidInput
 from slimilar.groups import ChannelGroup
 from slimilar.similarity import RemovalOrder
@@ -68,8 +68,7 @@ class Soft:
 def smallest(group: ChannelGroup, weights: Weights) -> Ints:
     """Return the units that may leave, that with the smallest filter first."""
     units = free_units(group)
-    size = torch.linalg.vector_norm(filters(group, weights), dim=1).numpy()
-    found: Ints = units[np.argsort(size[units], kind="stable")]
+    found: Ints = units[np.argsort(magnitudes(group, weights, power=2)[units], kind="stable")]
     return found
 
 

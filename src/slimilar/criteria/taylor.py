@@ -20,7 +20,7 @@ from torch.nn import functional as F
 
 from slimilar import replay
 from slimilar.criteria.base import Facts, Floats, Sight, Weights, by_rank
-from slimilar.criteria.filters import kernel_members, rows
+from slimilar.criteria.filters import kernel_members, totals
 from slimilar.errors import InvalidInput
 from slimilar.groups import ChannelGroup
 from slimilar.similarity import RemovalOrder
@@ -58,7 +58,7 @@ def loss_changes(groups: Sequence[ChannelGroup], weights: Weights, sight: Sight)
         for g, group in enumerate(groups):
             total = np.zeros(group.width)
             for m in kernel_members(group):
-                total += rows(m, group.width, products[m.tensor]).sum(1).numpy()
+                total += totals(m, group.width, products[m.tensor]).numpy()
             found[g].append(total)
         if sight.progress is not None:
             sight.progress("following the loss", i + 1, len(sight.batches))
