@@ -146,3 +146,23 @@ def test_the_judge_tells_right_from_wrong(zoo):
 )
 def test_what_ran_out_of_less_time_is_tried_once_more(zoo, row, again, done):
     assert zoo.run.is_done(row, again, 60) is done
+
+
+class Sixteen(nn.Module):
+    """A network for videos of sixteen frames."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv3d(3, 4, 1), nn.Linear(16, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.conv(x).mean((3, 4)))
+
+
+@pytest.mark.parametrize(("kind", "shape"), [("video", [1, 3, 16, 8, 8]), ("", [2, 3, 8, 8])])
+def test_as_many_frames_are_given_as_a_network_takes(zoo, monkeypatch, kind, shape):
+    from _zoo import catalogue, worker
+
+    monkeypatch.setattr(worker, "build", lambda *_: Sixteen() if kind else nn.Conv2d(3, 4, 1))
+    entry = catalogue.Entry("own", "own", kind, 0, 0, "", (8,))
+    assert list(worker.prepared(entry)[1].shape) == shape

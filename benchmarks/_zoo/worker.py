@@ -14,6 +14,7 @@ import time
 import traceback
 import warnings
 from collections import Counter
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from slimilar.trace import arguments, tensors_in
 TARGET = 0.6  # of the FLOPs, where it can be reached
 ENOUGH = 0.7
 MEMORY = 16 * 2**30  # bytes that one model may take
+_FRAMES = (8, 16)  # of a video to try, the few first
 
 
 def prepared(entry: Entry) -> tuple[nn.Module, Any]:
@@ -40,8 +42,8 @@ def prepared(entry: Entry) -> tuple[nn.Module, Any]:
     problem: Exception | None = None
     # heads that run in training only need larger pictures than the rest
     sizes = (299,) if getattr(model, "aux_logits", False) else entry.sizes
-    for size in sizes:
-        example = _example(entry, size)
+    for size, frames in product(sizes, _FRAMES if entry.kind == "video" else (0,)):
+        example = _example(entry, size, frames)
         try:
             args, kwargs = arguments(example)
             with torch.no_grad():
@@ -49,13 +51,13 @@ def prepared(entry: Entry) -> tuple[nn.Module, Any]:
             return model, example
         except Exception as error:
             problem = error
-    raise RuntimeError(f"no input size of {entry.sizes} is taken: {problem}") from problem
+    raise RuntimeError(f"no input size of {sizes} is taken: {problem}") from problem
 
 
-def _example(entry: Entry, size: int) -> Any:
+def _example(entry: Entry, size: int, frames: int) -> Any:
     picture = torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(1))
-    if entry.kind == "video":
-        return picture[:1].unsqueeze(2).repeat(1, 1, 8 if entry.name != "s3d" else 16, 1, 1)
+    if frames:
+        return picture[:1].unsqueeze(2).repeat(1, 1, frames, 1, 1)
     return (picture[:1], picture[1:]) if entry.kind == "optical_flow" else picture
 
 
