@@ -13,6 +13,7 @@ from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 import slimilar
 from slimilar.errors import InvalidInput, TraceError
 from slimilar.groups import find_groups
+from slimilar.labels import atoms_in, side_by_side
 from slimilar.trace import trace
 
 X = torch.randn(2, 3, 8, 8)
@@ -302,3 +303,41 @@ def test_threads_do_not_disturb_each_other():
     for thread in threads:
         thread.join()
     assert found == {w: w - 2 for w in widths}
+
+
+# --- labels that repeat -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "shapes", [((5, 6), (5, 6)), ((1, 5, 6), (1, 1, 6)), ((4, 1, 3), (1, 5, 1)), ((7,), (1,))]
+)
+def test_pairs_are_those_of_every_position(shapes):
+    random = torch.Generator().manual_seed(2)
+    for _ in range(20):  # few numbers, so that slices are often alike; -1 is CONSTANT
+        a, b = (torch.randint(-1, 2, shape, generator=random) for shape in shapes)
+        x, y = side_by_side(a, b)
+        every = zip(*(t.flatten().tolist() for t in torch.broadcast_tensors(a, b)), strict=True)
+        assert set(zip(x.tolist(), y.tolist(), strict=True)) == set(every)
+        assert atoms_in([a]).tolist() == sorted(set(a.flatten().tolist()) - {-1})
+
+
+class Tokens(nn.Module):
+    """A transformer's stream: a class token before those of the picture, which all have the same channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches, self.first = nn.Conv2d(3, 24, 2, 2), nn.Parameter(torch.zeros(1, 1, 24))
+        self.layers = nn.ModuleList(nn.Linear(24, 24) for _ in range(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.patches(x).flatten(2).transpose(1, 2)
+        x = torch.cat([self.first.expand(len(x), -1, -1), x], 1)
+        for layer in self.layers:
+            x = x + layer(x)
+        return x
+
+
+def test_ties_do_not_multiply_with_tokens():
+    few, many = (trace(Tokens(), torch.zeros(1, 3, side, side)) for side in (8, 64))
+    assert few.ties.shape == many.ties.shape
+    assert few.sums.shape == many.sums.shape

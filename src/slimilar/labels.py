@@ -56,7 +56,7 @@ def align(factor: Tensor, ndim: int) -> Tensor:
 
 def atoms_in(factors: Iterable[Tensor]) -> Atoms:
     """Return the distinct atoms that occur in some factors."""
-    found = [f.numpy().reshape(-1) for f in factors]
+    found = [once(f)[0].numpy().reshape(-1) for f in factors]
     if not found:
         return np.empty(0, np.int64)
     flat = np.unique(np.concatenate(found))
@@ -64,10 +64,31 @@ def atoms_in(factors: Iterable[Tensor]) -> Atoms:
 
 
 def side_by_side(a: Tensor, b: Tensor) -> tuple[Atoms, Atoms]:
-    """Return two factors, broadcast against each other, as vectors."""
+    """Return two factors, broadcast against each other, as vectors; pairs that only repeat others are left out.
+
+    >>> side_by_side(torch.tensor([[0, 1], [2, 3], [2, 3]]), torch.tensor([[4, 5]]))
+    (array([0, 1, 2, 3]), array([4, 5, 4, 5]))
+    """
     if a.shape != b.shape:
         a, b = torch.broadcast_tensors(a, b)
+    a, b = once(a, b)
     return a.numpy().reshape(-1), b.numpy().reshape(-1)
+
+
+def once(*factors: Tensor) -> tuple[Tensor, ...]:
+    """Leave out the slices of factors of one shape that are all the same as those before.
+
+    A thousand tokens have the same channels each: their labels meet others a thousand times.
+    """
+    axes = axes_of(factors[0])
+    for axis in axes if len(axes) > 1 else ():
+        count = factors[0].shape[axis] - 1
+        same = [f.narrow(axis, 1, count) == f.narrow(axis, 0, count) for f in factors]
+        apart = ~torch.stack(same).all(0).movedim(axis, 0).flatten(1).all(1)
+        if not bool(apart.all()):
+            kept = torch.cat([apart.new_ones(1), apart]).nonzero().squeeze(1)
+            factors = tuple(f.index_select(axis, kept) for f in factors)
+    return factors
 
 
 class Ties:
