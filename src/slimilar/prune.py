@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor, nn
 
 from slimilar.amends import (
@@ -347,8 +348,10 @@ def _check_finite(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
         # A sum with NaN or infinity in it is not finite, and much cheaper than looking at each; it may overflow.
         if math.isfinite(tensor.detach().sum()):
             continue
-        wrong, what = (tensor.isnan(), "NaN") if name in bounds else (~tensor.isfinite(), "NaN or infinity")
-        if bool(wrong.any()):
+        sound, what = (
+            (~torch.isnan(tensor), "NaN") if name in bounds else (torch.isfinite(tensor), "NaN or infinity")
+        )
+        if not bool(sound.all()):
             raise InvalidInput(f"weights must be finite, got {what} in {name}; has training diverged?")
 
 
