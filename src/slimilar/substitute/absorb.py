@@ -49,6 +49,6 @@ def absorb(weight: Tensor, site: Site, stays: Kept, stand_in: StandIn) -> tuple[
         if len(kept):
             matrix, constant = stand_in(kept, removed)
             part[:, index[kept]] += torch.einsum("ort,rk->okt", gone, matrix)
-            shift[outputs] += gone.sum(2) @ constant
+            shift[outputs] += gone @ site.covered @ constant
         part[:, index[removed]] = 0
     return new.reshape(weight.shape).to(weight.dtype), shift.to(weight.dtype)

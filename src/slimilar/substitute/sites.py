@@ -12,6 +12,7 @@ from torch import Tensor
 
 from slimilar.groups import Grouping
 from slimilar.replay import Held, Play, Slot, Tape
+from slimilar.substitute.padding import covered
 from slimilar.trace import Read, Trace
 
 Ints = NDArray[np.int64]
@@ -32,6 +33,7 @@ class Site:
     bias: str | None
     norm: int | None  # the batch norm right behind it, as an operator on the tape
     add: tuple[int, int] | None  # the addition behind that: the operator and the other value it takes
+    covered: Tensor  # by tap, how often it meets the picture and not the zeros around it
     groups: int = 1  # of a convolution: each group of outputs reads its own part of the input
 
     def blocks(self, outputs: int) -> list[tuple[slice, Ints]]:
@@ -90,8 +92,15 @@ def _site(
         bias=_bias(tape.plays[read.op]),
         norm=norm,
         add=add,
+        covered=_covered(trace, tape, read.op),
         groups=groups,
     )
+
+
+def _covered(trace: Trace, tape: Tape, op: int) -> Tensor:
+    taken, given = trace.ops[op].inputs[:2], trace.ops[op].outputs[0]
+    before, kernel, after = (trace.values[v].shape[2:] for v in (*taken, given))
+    return covered(tape.plays[op], kernel, before, after)
 
 
 def _input_slot(play: Play) -> int | None:

@@ -1,0 +1,71 @@
+"""How often taps meet the picture: counted by running the convolution itself on ones."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import slimilar
+from slimilar.amends import tape_of
+from slimilar.prune import apply
+from slimilar.substitute.sites import find_sites
+
+CASES = [
+    (nn.Conv2d(1, 1, 3, padding=1), (1, 1, 5, 4)),
+    (nn.Conv2d(1, 1, 3, padding=1), (1, 1, 2, 2)),
+    (nn.Conv2d(1, 1, (5, 3), stride=2, padding=(2, 0), dilation=(1, 2)), (1, 1, 9, 12)),
+    (nn.Conv2d(1, 1, 1, stride=2), (1, 1, 6, 6)),
+    (nn.Conv1d(1, 1, 5, stride=3, padding=2), (1, 1, 17)),
+    (nn.Conv3d(1, 1, 3, padding=(1, 1, 0)), (1, 1, 3, 4, 5)),
+    (nn.ConvTranspose2d(1, 1, 3, stride=2, padding=1, output_padding=1), (1, 1, 4, 5)),
+    (nn.ConvTranspose2d(1, 1, 4, stride=2, padding=1), (1, 1, 3, 3)),
+]
+
+
+def counted(conv: nn.Module, shape: tuple[int, ...]) -> Tensor:
+    """Switch on one tap at a time, and see how much of the output a picture of ones fills."""
+    found = []
+    for tap in range(conv.weight[0, 0].numel()):
+        weight = torch.zeros(conv.weight.shape)
+        weight.view(-1)[tap] = 1
+        with torch.no_grad():
+            found.append(torch.func.functional_call(conv, {"weight": weight}, torch.ones(shape)).mean())
+    return torch.stack(found).double()
+
+
+@pytest.mark.parametrize(("conv", "shape"), CASES, ids=lambda x: str(x) if isinstance(x, tuple) else "")
+def test_taps_meet_the_picture_as_often_as_they_do_when_it_runs(conv, shape):
+    kind, norm = {3: (nn.Conv1d, nn.BatchNorm1d), 4: (nn.Conv2d, nn.BatchNorm2d), 5: (nn.Conv3d, nn.BatchNorm3d)}[
+        len(shape)
+    ]  # fmt: skip
+    options = {k: getattr(conv, k) for k in ("kernel_size", "stride", "padding", "dilation")}
+    if isinstance(conv, nn.ConvTranspose2d):
+        options["output_padding"] = conv.output_padding
+    conv.bias.data.zero_()
+    model = nn.Sequential(kind(3, 6, 1), norm(6), nn.ReLU(), type(conv)(6, 4, **options)).eval()
+    example = torch.zeros(1, 3, *shape[2:])
+    plan = slimilar.analyze(model, example)
+    sites = find_sites(
+        plan.structure.trace, plan.structure.grouping, tape_of(model, example, plan.structure, 1)
+    )
+    assert torch.allclose(sites[-1].covered, counted(conv, shape), atol=1e-6)
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_a_constant_channel_leaves_the_mean_of_its_readers_as_it_was(size):
+    """A channel that always says the same can be replaced by a constant; at borders only on average."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 5, 3, padding=1)
+    ).eval()
+    with torch.no_grad():
+        model[1].weight.copy_(torch.tensor([1.0, 1, 1, 1, 1, 1, 1e-4, 1e-4]))
+        model[1].bias.copy_(torch.tensor([0.0, 0.5, 1, -0.5, 0.2, 0.1, 2, 2]))
+    x = torch.randn(64, 3, size, size)
+    plan = slimilar.analyze(model, x[:1])
+    cut = plan.at(threshold=1e-4)
+    assert cut.kept["0"] == (0, 1, 2, 3, 4, 5, 6) or cut.kept["0"] == (0, 1, 2, 3, 4, 5, 7)
+    small = apply(model, x[:1], plan, cut, substitute="mean").model
+    with torch.no_grad():
+        assert torch.allclose(small(x).mean((0, 2, 3)), model(x).mean((0, 2, 3)), atol=1e-3)
