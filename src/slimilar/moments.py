@@ -57,11 +57,11 @@ def moments(activation: str, mean: Values, std: Values, **options: Option) -> Mo
     return _weighted(shape, mu, sigma, z, weight)
 
 
-def max_moments(activation: str, mean: Values, std: Values, k: int, **options: Option) -> Moments:
+def max_moments(activation: str, mean: Values, std: Values, k: float, **options: Option) -> Moments:
     r"""Return the moments of the largest of k activations: a channel after max pooling over k places.
 
     The places are taken as independent, which neighbours are not, so this is the upper end: the truth lies
-    between `moments` (all places alike) and this. A monotone activation of the largest is the largest
+    between `moments` (all places alike, k = 1) and this; k need not be whole. A monotone activation of the largest is the largest
     activation, so that the density of the largest Gaussian, $k \varphi \Phi^{k-1}$, is all it takes.
 
     >>> round(max_moments("identity", 0.0, 1.0, k=2).mean.item(), 12)  # 1 / sqrt(pi)
@@ -79,7 +79,7 @@ def max_moments(activation: str, mean: Values, std: Values, k: int, **options: O
     return _weighted(shape, mu, sigma, z, weight)
 
 
-def _weight_of_largest(values: Tensor, weight: Tensor, k: int) -> Tensor:
+def _weight_of_largest(values: Tensor, weight: Tensor, k: float) -> Tensor:
     """Return how much of the largest of k falls on each node, for values in any order.
 
     The nodes stand for pieces of the distribution here, which is good to about four digits.

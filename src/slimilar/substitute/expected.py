@@ -41,7 +41,9 @@ class Channels:
 
     def _moments(self) -> tuple[Tensor, Tensor]:
         if self.places > 1:
-            return max_moments(self.activation, self.mean, self.std, self.places, **dict(self.options))
+            # Neighbours are neither all alike nor independent: as if so many were, half-way between 1 and k.
+            alone = self.places**0.5
+            return max_moments(self.activation, self.mean, self.std, alone, **dict(self.options))
         return moments(self.activation, self.mean, self.std, **dict(self.options))
 
     def settled(self) -> Channels:
