@@ -69,3 +69,27 @@ def test_a_constant_channel_leaves_the_mean_of_its_readers_as_it_was(size):
     small = apply(model, x[:1], plan, cut, substitute="mean").model
     with torch.no_grad():
         assert torch.allclose(small(x).mean((0, 2, 3)), model(x).mean((0, 2, 3)), atol=1e-3)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_without_data_a_reader_speaks_as_loud_as_before(groups):
+    """Against a sample of Gaussian channels: where some left, mean and spread of every output are the original's."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 12, 1), nn.BatchNorm2d(12), nn.Conv2d(12, 6, 1, groups=groups, bias=False)
+    ).eval()
+    with torch.no_grad():
+        model[0].weight[6:8] = model[0].weight[:2] + 0.05 * torch.randn(2, 3, 1, 1)
+        model[1].weight.uniform_(0.3, 1)
+        model[1].bias.normal_()
+        model[1].running_var.copy_(model[0].weight.flatten(1).square().sum(1))
+        model[1].running_mean.copy_(model[0].bias)
+    x = torch.randn(4000, 3, 3, 3)
+    plan = slimilar.analyze(model, x[:1], criterion="magnitude-l2")
+    cut = plan.at(flops=0.75)
+    assert len(cut.kept["0"]) < 12
+    small = apply(model, x[:1], plan, cut, substitute="linear").model
+    with torch.no_grad():
+        ours, wanted = (m(x).movedim(1, -1).flatten(0, -2).double() for m in (small, model))
+    assert torch.allclose(ours.mean(0), wanted.mean(0), atol=0.02)
+    assert torch.allclose(ours.std(0), wanted.std(0), rtol=0.05)

@@ -169,7 +169,11 @@ def test_mean_puts_the_expected_value_into_the_next_batch_norm_or_bias() -> None
         z = beta / gamma
         normal = torch.distributions.Normal(0.0, 1.0)
         expected = beta * normal.cdf(z) + gamma * normal.log_prob(z).exp()  # E[relu(x)]
-        shift = (net[3].weight[:, gone].sum((2, 3)).double() @ expected).float()
+        constant = torch.zeros(1, 10, *pictures(1).shape[2:])
+        constant[0, gone] = expected.float()[:, None, None]
+        with torch.no_grad():  # what the convolution itself makes of it, borders included, on average
+            given = torch.nn.functional.conv2d(constant, net[3].weight, padding=1)
+        shift = given.mean((0, 2, 3))
         if bias:
             assert torch.allclose(result.model[3].bias, net[3].bias + shift, atol=1e-5)
         else:
@@ -182,8 +186,8 @@ def test_expectations_pass_pooling_and_meet_sampling() -> None:
     pooled = [c for c in found.values() if c.places == 4]
     assert pooled
     channels = pooled[0]
-    draws = channels.mean + channels.std * torch.randn(
-        200_000, 4, 8, dtype=torch.float64, generator=generator()
+    draws = channels.mean + channels.std * torch.randn(  # of four neighbours half are as good as alike
+        200_000, 2, 8, dtype=torch.float64, generator=generator()
     )
     assert torch.allclose(draws.relu().amax(1).mean(0), channels.expectation(), atol=2e-2)
 

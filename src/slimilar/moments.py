@@ -61,8 +61,9 @@ def max_moments(activation: str, mean: Values, std: Values, k: float, **options:
     r"""Return the moments of the largest of k activations: a channel after max pooling over k places.
 
     The places are taken as independent, which neighbours are not, so this is the upper end: the truth lies
-    between `moments` (all places alike, k = 1) and this; k need not be whole. A monotone activation of the largest is the largest
-    activation, so that the density of the largest Gaussian, $k \varphi \Phi^{k-1}$, is all it takes.
+    between `moments` (all places alike, k = 1) and this; k need not be whole. A monotone activation of the
+    largest is the largest activation, so that the density of the largest Gaussian, $k \varphi \Phi^{k-1}$, is
+    all it takes.
 
     >>> round(max_moments("identity", 0.0, 1.0, k=2).mean.item(), 12)  # 1 / sqrt(pi)
     0.564189583548

@@ -14,7 +14,7 @@ from slimilar.errors import InvalidInput
 from slimilar.groups import Grouping
 from slimilar.replay import Tape
 from slimilar.rewrite import Surgery, add_bias, operate
-from slimilar.substitute.absorb import StandIn, absorb, regression, silence
+from slimilar.substitute.absorb import StandIn, absorb, regression, restored, silence
 from slimilar.substitute.expected import Channels, at_readers
 from slimilar.substitute.linear import Exchange, Network, Settings, install, substitute_linear
 from slimilar.substitute.sites import Site, find_sites
@@ -51,7 +51,11 @@ def substitute(
         if stays.all():
             continue
         weight = network.pruned[site.weight].movedim(site.weight_axis, 1)
-        new, shift = absorb(weight, site, stays, _stand_in(how, site, stand_ins, known.get(site.op)))
+        channels = known.get(site.op)
+        new, shift = absorb(weight, site, stays, _stand_in(how, site, stand_ins, channels))
+        spread = channels.covariance() if channels is not None and how == "linear" else None
+        if channels is not None and spread is not None:
+            new, shift = restored(weight, new, site, channels.expectation(), spread)
         install(tape, network, site, new.movedim(1, site.weight_axis), shift)
     return network
 

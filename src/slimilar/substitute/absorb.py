@@ -17,6 +17,8 @@ StandIn = Callable[
     [Tensor, Tensor], tuple[Tensor, Tensor]
 ]  # kept and removed positions -> matrix and constant
 
+_LOUDER = 16.0  # times the variance, at most: where nothing speaks for what left, noise must not
+
 
 def regression(mean: Tensor, covariance: Tensor, strength: float) -> StandIn:
     """Let removed positions be the best combination of kept ones plus a constant."""
@@ -32,6 +34,28 @@ def silence(kept: Tensor, removed: Tensor) -> tuple[Tensor, Tensor]:
     """Let removed positions say nothing."""
     zeros = torch.zeros(len(removed), len(kept), dtype=torch.float64)
     return zeros, zeros.new_zeros(len(removed))
+
+
+def restored(
+    weight: Tensor, new: Tensor, site: Site, mean: Tensor, covariance: Tensor
+) -> tuple[Tensor, Tensor]:
+    r"""Return a kernel that speaks as loud as before, and the constant that leaves its mean as it was.
+
+    A stand-in is a part of what it stands for, so what a reader writes has less spread, the next reader has less to
+    work with, and after some layers nothing is left of a picture. With $w$ the kernel of an output before and $w'$
+    after, each by tap, $w'$ is made larger by $f^2 = \sum_t w_t^\top \Sigma w_t / \sum_t w_t'^\top \Sigma w_t'$.
+    """
+    index, shift = torch.from_numpy(site.weight_index), torch.zeros(len(weight), dtype=torch.float64)
+    factor, taps = torch.ones(len(weight), dtype=torch.float64), weight[0, 0].numel()
+    for outputs, positions in site.blocks(len(weight)):
+        at = torch.from_numpy(positions)
+        parts = [w[outputs][:, index[at]].double().reshape(-1, len(at), taps) for w in (weight, new)]
+        before, after = (torch.einsum("oit,ij,ojt->o", w, covariance[at][:, at], w) for w in parts)
+        factor[outputs] = (before / after.clamp_min(1e-12 * before.max())).clamp(1, _LOUDER).sqrt()
+        level, now = (w @ site.covered @ mean[at] for w in parts)
+        shift[outputs] = level - factor[outputs] * now
+    kernel = new * factor.reshape(-1, *[1] * (new.ndim - 1)).to(new.dtype)
+    return kernel, shift.to(new.dtype)
 
 
 def absorb(weight: Tensor, site: Site, stays: Kept, stand_in: StandIn) -> tuple[Tensor, Tensor]:
