@@ -3,8 +3,9 @@
     python benchmarks/fit_settings.py --data FOLDER [--networks resnet20-cifar10=0.5,vgg16-cifar10=0.33]
 
 One scan for each network, then a fit with each variant at one share of the FLOPs; 1,024 pictures, scored on the 5,000
-held-out training pictures of CIFAR-10. Rows are appended to benchmarks/results/fit_settings.jsonl as soon as they are
-known and not made again; the table is the .md file beside it.
+held-out training pictures of CIFAR-10 (ImageNet: 256, and 1,000 that are neither for calibration nor for the test).
+Rows are appended to benchmarks/results/fit_settings.jsonl as soon as they are known and not made again; the table is
+the .md file beside it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import argparse
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import torch
 from _accuracy.pictures import load
@@ -20,17 +22,18 @@ from _accuracy.table import note, rows
 from accuracy import outputs, score
 
 import slimilar
-from slimilar.amends import substituted
+from slimilar.amends import settings_for, substituted
 from slimilar.files import write_text
-from slimilar.substitute import Settings
 
 LOG = Path(__file__).parent / "results" / "fit_settings.jsonl"
 NETWORKS = "resnet20-cifar10=0.5,vgg16-cifar10=0.33"
 PICTURES, SEED = 5_000, 0
-VARIANTS = {
+VARIANTS: dict[str, dict[str, Any]] = {  # what is not as is the rule for such a network
     "as it is": {},
+    "one step": {"steps": 1},
     "least squares only (no steps behind a ReLU)": {"steps": 0},
     "two steps": {"steps": 2},
+    "three steps": {"steps": 3},
     "six steps": {"steps": 6},
     "no mirror images": {"mirror": False},
     "no mirror images, six steps": {"mirror": False, "steps": 6},
@@ -78,7 +81,7 @@ def _run(folder: Path, name: str, flops: float, variants: list[str], threads: in
     cut = plan.at(flops=flops)
     for variant, given in wanted.items():
         start = time.process_time()
-        settings = replace(Settings(seed=SEED), **given)
+        settings = replace(settings_for(plan, len(task.calibration), SEED), **given)
         made = substituted(
             task.model, task.example, plan, cut, "linear", task.calibration, SEED, None, settings
         )
@@ -91,7 +94,8 @@ def _table() -> str:
     lines = [
         "# The settings of the fit, one changed at a time",
         "",
-        "Command: `python benchmarks/fit_settings.py --data FOLDER`; 5,000 held-out training pictures, no fine-tuning.",
+        "Command: `python benchmarks/fit_settings.py --data FOLDER`; no fine-tuning; 5,000 held-out training pictures of",
+        "CIFAR-10, 1,000 pictures of ImageNet that are neither for calibration nor for the test.",
         "Versions and commits in the .jsonl file. The standard error of a difference is about 0.2 points. Rows of",
         "commit 1e691b3 are older than mirror images as the rule, and are named by what was done. ResNet-56 knows",
         "these pictures by heart: look at its divergence.",

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 import slimilar
 from _fitting import generator, pictures, small_net
 from slimilar import replay
+from slimilar.amends import settings_for
 from slimilar.calibration import to_batches
 from slimilar.errors import InvalidInput
 from slimilar.mirror import with_mirror_images
@@ -122,13 +123,21 @@ def test_mirror_images_go_in_where_a_network_takes_them_for_the_same() -> None:
         sided[1].weight.view(3, 3, 8, 8)[[0, 1], 0, :, [0, -1]] = 1.0  # which side is brighter
     x = pictures(16)[:, :3, :8, :8]
     blind, seeing = (
-        with_mirror_images(list(x.split(8)), replay.record(net, x[:8]), named_tensors(net), 1000)
+        with_mirror_images(list(x.split(8)), replay.record(net, x[:8]), named_tensors(net))
         for net in (head, sided)
     )
     assert torch.equal(torch.cat(blind), torch.cat([x, x.flip(-1)]))
     assert torch.equal(torch.cat(seeing), x)
     tape, tensors = replay.record(head, x[:8]), named_tensors(head)
-    assert len(with_mirror_images(blind, tape, tensors, 1000)) == 4, "not twice"
+    assert len(with_mirror_images(blind, tape, tensors)) == 4, "not twice"
     blank = torch.cat([torch.zeros_like(x[:1]), x[1:]])
-    assert len(with_mirror_images(list(blank.split(8)), tape, tensors, 1000)) == 4, "a blank one says nothing"
-    assert len(with_mirror_images(list(x.split(8)), tape, tensors, 10**12)) == 2, "not at any cost"
+    assert len(with_mirror_images(list(blank.split(8)), tape, tensors)) == 4, "a blank one says nothing"
+
+
+def test_a_large_network_is_fitted_thriftily() -> None:
+    plan = slimilar.analyze(small_net(), pictures(1))
+    few = settings_for(plan, 16, seed=3)
+    many = settings_for(plan, 10**12 // plan.before.flops + 1, seed=3)
+    assert (few.mirror, many.mirror) == (True, False)
+    assert many.steps < few.steps
+    assert few.seed == many.seed == 3

@@ -27,6 +27,7 @@ SUBSTITUTES = ("auto", "none", "merge", "mean", "linear")
 Progress = Callable[[str, int, int], None]  # what is being done, steps done, steps in all
 
 PICTURES = 1024  # no more are looked at
+_LARGE = 1e12  # FLOPs of all pictures once through the network; beyond, a fit must be thrifty
 
 
 def wants_synthesis(calibration: Any) -> bool:
@@ -92,6 +93,12 @@ class Amended:
     cut: Cut
 
 
+def settings_for(plan: Plan, pictures: int, seed: int) -> Settings:
+    """Return how to fit a network: a large one without mirror images, and with a step less."""
+    large = plan.before.flops * pictures > _LARGE
+    return Settings(seed=seed, steps=2, mirror=False) if large else Settings(seed=seed)
+
+
 def substituted(
     model: nn.Module,
     example: Example,
@@ -104,14 +111,14 @@ def substituted(
     settings: Settings | None = None,
 ) -> Amended:
     """Return the smaller model in which readers make up for removed channels."""
-    settings = settings or Settings(seed=seed)
     structure = plan.structure
     trace, grouping = structure.trace, structure.grouping
     pictures = None if how != "linear" else calibration
     batches = [] if pictures is None else to_batches(pictures, example, batch_size(example), PICTURES)
     tape = tape_of(model, example, structure, len(batches[0]) if batches else 1)
+    settings = settings or settings_for(plan, sum(map(len, batches)), seed)
     if settings.mirror and batches:
-        batches = with_mirror_images(batches, tape, named_tensors(model), plan.before.flops)
+        batches = with_mirror_images(batches, tape, named_tensors(model))
     report = None if progress is None else lambda i, n: progress("substituting", i, n)
     sites = find_sites(trace, grouping, tape)
     # the channels of other criteria are theirs to choose

@@ -11,17 +11,14 @@ from slimilar import replay
 from slimilar.substitute.hearing import are_scores
 
 _ALIKE = 0.9  # of the pictures whose mirror image is taken for the same thing
-_FLOPS = 1e12  # of all pictures once through the network; for large ones twice as many would take too long
 
 
-def with_mirror_images(
-    batches: Sequence[Tensor], tape: replay.Tape, tensors: replay.Tensors, flops: int
-) -> list[Tensor]:
+def with_mirror_images(batches: Sequence[Tensor], tape: replay.Tape, tensors: replay.Tensors) -> list[Tensor]:
     """Return the batches followed by their mirror images, or alone where the network tells the two apart.
 
     Digits and letters are not what their mirror images are, and a network that has learned them says so.
     """
-    wanted = batches[0].ndim == 4 and flops * sum(map(len, batches)) <= _FLOPS and not _mirrored(batches)
+    wanted = batches[0].ndim == 4 and not _mirrored(batches)
     if not wanted or not _alike(batches[0], tape, tensors):
         return list(batches)
     return [*batches, *(b.flip(-1) for b in batches)]

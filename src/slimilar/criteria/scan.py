@@ -96,12 +96,12 @@ class Scan:
         """Choose how many pictures and widths the measuring can afford."""
         whole = self._whole()
         size = len(self.sight.batches[0])
-        for widths in (10, 6, 4):
+        for widths, least in ((10, 64), (6, 64), (4, 16), (3, 0)):
             pictures = effort / (0.5 * whole * max(1, len(self.groups)) * widths)
-            if pictures >= 64 or widths == 4:
+            if pictures >= least:
                 break
         self.fractions = np.linspace(0, 0.95, widths + 1)[1:]
-        self.pictures = int(np.clip(pictures, 8, 256))
+        self.pictures = int(np.clip(pictures, 8, 256)) if widths > 3 else 8
         count = max(1, self.pictures // size)
         self.batches = [b[: self.pictures] if self.pictures < size else b for b in self.sight.batches[:count]]
 

@@ -45,7 +45,7 @@ class Settings:
     choose: str = (
         "sums"  # who chooses again which channels it reads: "none", "sums" (residual branches), "all"
     )
-    mirror: bool = True  # show mirror images too, if the network takes them for the same and it costs little
+    mirror: bool = True  # show mirror images too, if the network takes them for the same
     polish: bool = True  # fit readers that lose no channel too, once what they read has drifted
 
 
