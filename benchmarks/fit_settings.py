@@ -94,8 +94,8 @@ def _table() -> str:
     lines = [
         "# The settings of the fit, one changed at a time",
         "",
-        "Command: `python benchmarks/fit_settings.py --data FOLDER`; no fine-tuning; 5,000 held-out training pictures of",
-        "CIFAR-10, 1,000 pictures of ImageNet that are neither for calibration nor for the test.",
+        "Command: `python benchmarks/fit_settings.py --data FOLDER`; no fine-tuning; 5,000 held-out training pictures",
+        "of CIFAR-10, 1,000 pictures of ImageNet that are neither for calibration nor for the test.",
         "Versions and commits in the .jsonl file. The standard error of a difference is about 0.2 points. Rows of",
         "commit 1e691b3 are older than mirror images as the rule, and are named by what was done. ResNet-56 knows",
         "these pictures by heart: look at its divergence.",
