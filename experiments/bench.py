@@ -103,13 +103,15 @@ class Bench:
             "pictures": found.pictures,
         }
 
-    def finetuned(self, network: Network, model: nn.Module) -> nn.Module:
-        """Return a pruned network after the scale's fine-tuning, the same for every method."""
+    def finetuned(self, network: Network, model: nn.Module, fitted: bool = False) -> nn.Module:
+        """Return a pruned network after the scale's fine-tuning, the same for every method.
+
+        `fitted`: its readers were fitted to pictures, so that it has the scale's recipe for such networks.
+        """
         if network.train is None:
             return model
-        return finetune(
-            model, network.train, self.scale.recipe(network.kind), settings=Settings(seed=self.seed)
-        ).model
+        recipe = self.scale.recipe(network.kind, fitted)
+        return finetune(model, network.train, recipe, settings=Settings(seed=self.seed)).model
 
 
 def _open(name: str, scale: Scale, data: Path | None, seed: int) -> Network:

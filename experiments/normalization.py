@@ -15,7 +15,7 @@ from experiments.bench import LABELS, Bench
 from experiments.distances import Given, by_norm
 from experiments.figures import BLUE, GREY, ORANGE, canvas, label_ends
 from experiments.ledger import Ledger
-from experiments.tables import percent
+from experiments.tables import apart, percent
 from experiments.tables import table as markdown
 from slimilar.prune import apply
 from slimilar.similarity import normalise
@@ -43,6 +43,7 @@ SETTINGS = {
     "small": Settings("vgg16-cifar10", (0.3, 0.6), ("none", "linear"), 0.25, 256),
     "tiny": Settings("demo", (0.3, 0.6), ("none", "linear"), 0.25, 32),
 }
+APART = True  # fitted networks have the scale's recipe for them
 BINS = 60
 
 
@@ -104,7 +105,7 @@ def _pruned(bench: Bench, per_layer: bool, cut: float, substitute: str) -> dict[
         seed=bench.seed,
     ).model
     before = bench.score(network, small)["accuracy"]
-    after = bench.score(network, bench.finetuned(network, small))["accuracy"]
+    after = bench.score(network, bench.finetuned(network, small, fitted=seen is not None))["accuracy"]
     return {
         "pruned": round(100 * (1 - chosen.flops / chosen.before.flops), 2),
         "threshold": chosen.threshold,
@@ -131,7 +132,7 @@ def table(ledger: Ledger) -> str:
         for name, layer in layers.items()
     ]  # fmt: skip
     text = f"{LABELS[settings['network']]}. Unpruned: {base['accuracy']:.2f} % of {base['pictures']} test pictures."
-    text += f" The linear substitute is fitted to {settings['pictures']:,} unlabelled training pictures."
+    text += f" The linear substitute is fitted to {settings['pictures']:,} unlabelled training pictures.{apart(ledger)}"
     head = ["normalisation", "FLOPs pruned", "substitute", "accuracy before fine-tuning", "after fine-tuning",
             "channels of the narrowest layer", "layers with a single channel"]  # fmt: skip
     words = f"Share of pairs of channels whose distance lies below t = {settings['threshold']}:"

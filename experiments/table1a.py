@@ -13,7 +13,7 @@ from experiments.ledger import Ledger
 from experiments.methods import compared
 from experiments.paper import PROPERTIES, TABLE_1A
 from experiments.paper import Row as Printed
-from experiments.tables import percent, tick
+from experiments.tables import apart, percent, tick
 from experiments.tables import table as markdown
 
 
@@ -39,6 +39,7 @@ class Settings:
     pictures: int
 
 
+APART = True  # fitted networks have the scale's recipe for them
 ALL = ("Ours", "NS", "SSL", "RDF", "PFGM", "SFP")
 SETTINGS = {
     "paper": Settings(
@@ -55,8 +56,9 @@ SETTINGS = {
         (
             Block("vgg16-cifar10", "CIFAR-10", "VGG-16", ("Ours", "NS", "SSL", "RDF")),
             Block("resnet56-cifar100", "CIFAR-100", "ResNet-110", ("Ours", "NS", "SSL", "RDF")),
-            # Last, because it has to be trained first.
+            # Last, because they have to be trained first.
             Block("preresnet20-cifar10", "CIFAR-10", "ResNet-110", ("Ours", "NS", "PFGM", "SFP")),
+            Block("vgg16-cifar100", "CIFAR-100", "VGG-16", ("Ours", "NS", "SSL", "RDF")),
         ),
         1,
         1024,
@@ -102,6 +104,7 @@ def run(bench: Bench) -> None:
             [share],
             bench.settings.sparse_epochs,
             bench.settings.pictures,
+            APART,
         )
 
 
@@ -135,8 +138,8 @@ def table(ledger: Ledger) -> str:
     words = (
         "All methods of a block are brought to the same FLOPs: the share that the paper prints for its own method. "
         "`+ substitution` lines are the same choice of channels with our linear substitute, fitted to "
-        f"{settings['pictures']:,} unlabelled training pictures, before the same fine-tuning. NS, SSL and SFP have a "
-        "training phase before pruning, which the others do not have."
+        f"{settings['pictures']:,} unlabelled training pictures, before as much fine-tuning. NS, SSL and SFP have a "
+        f"training phase before pruning, which the others do not have.{apart(ledger)}"
     )
     return "\n\n".join([markdown(head, rows), words, "\n".join(f"- {note}" for note in notes)])
 
