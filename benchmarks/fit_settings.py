@@ -38,6 +38,7 @@ VARIANTS: dict[str, dict[str, Any]] = {  # what is not as is the rule for such a
     "no mirror images": {"mirror": False},
     "no mirror images, six steps": {"mirror": False, "steps": 6},
     "a third of the samples": {"effort": 1e10},
+    "twice the samples": {"effort": 3e10},  # of a large network, which has half
     "three times the samples": {"effort": 9e10},
     "ridge 1e-4": {"ridge": 1e-4},
     "ridge 1e-2": {"ridge": 1e-2},

@@ -140,4 +140,5 @@ def test_a_large_network_is_fitted_thriftily() -> None:
     many = settings_for(plan, 10**12 // plan.before.flops + 1, seed=3)
     assert (few.mirror, many.mirror) == (True, False)
     assert many.steps < few.steps
+    assert many.effort < few.effort
     assert few.seed == many.seed == 3

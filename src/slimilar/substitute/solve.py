@@ -18,7 +18,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 RIDGE = 1e-4  # of the mean variance: what rounding and a finite sample leave uncertain anyway
-_BLOCK = 512  # of columns of a Gram matrix, which is symmetric: half of its blocks will do
+_BLOCK = 256  # of columns of a Gram matrix, which is symmetric: half of its blocks will do
 _AT_ONCE = 32  # of so many channels one leaves at a time; of twice as many, two
 
 
