@@ -28,9 +28,10 @@ SHARES = (0.7, 0.5, 0.3)
 HALF = 0.5  # the one of them that is saved
 CHOSEN_BY = "span"  # the criterion that looks at pictures
 BATCH = 32  # pictures at once when time is measured
-REMOVED, REFITTED, FITTED = "removed", "refitted", "fitted"
+REMOVED, MENDED, REFITTED, FITTED = "removed", "mended", "refitted", "fitted"
 HOW = {
     REMOVED: "similar channels removed (no data)",
+    MENDED: "same, their readers make up for it (no data)",
     REFITTED: "same, the rest refitted to 256 pictures",
     FITTED: "chosen by and refitted to 256 pictures",
 }
@@ -54,7 +55,7 @@ def demo(
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """See it work: prune a trained CIFAR-10 network three ways and measure what it still knows. Offline.
+    """See it work: prune a trained CIFAR-10 network four ways and measure what it still knows. Offline.
 
     Example: [bold]slimilar demo[/]
     """
@@ -135,7 +136,10 @@ class _Demo:
         tell.stage(f"pruning to {share:.0%} of the FLOPs: {HOW[how]}", done, len(SHARES) * len(HOW))
         substitute = "none" if how == REMOVED else "linear"
         asked = Asked(substitute=substitute, seed=self.seed)
-        plan, shown = fitted if how == FITTED else self.plan, None if how == REMOVED else self.shown
+        plan, shown = (
+            fitted if how == FITTED else self.plan,
+            self.shown if how in (REFITTED, FITTED) else None,
+        )
         round_to = 8 if how == FITTED else 1  # kernels run in multiples of 8; its time is measured
         return pruned(Output(quiet=True), self.opened, plan, asked, shown, flops=share, round_to=round_to)
 
@@ -144,7 +148,7 @@ def _show_accuracy(out: Output, accuracy: float, count: int, rows: list[Row]) ->
     low, high = wilson(accuracy, count)
     lines = [["", "the network as it was trained", percent(accuracy), f"[green]{bar(accuracy)}[/]"]]
     for row in rows:
-        colour = {REMOVED: "red", REFITTED: "yellow", FITTED: "green"}[row.how]
+        colour = {REMOVED: "red", MENDED: "dark_orange", REFITTED: "yellow", FITTED: "green"}[row.how]
         first = f"-{1 - row.share:.0%}".replace("%", " %") if row.how == REMOVED else ""
         lines.append([first, HOW[row.how], percent(row.accuracy), f"[{colour}]{bar(row.accuracy)}[/]"])
     out.table(
@@ -218,7 +222,7 @@ def _table(plan: Plan, accuracy: float, rows: list[Row], timings: Timings) -> li
             "parameters": human(row.params),
             "accuracy": percent(row.accuracy),
             f"time for {BATCH} pictures": ""
-            if row.how in (REMOVED, REFITTED)
+            if row.how in (REMOVED, MENDED, REFITTED)
             else f"{timings.milliseconds(str(row.share)).value:.1f} ms",
         }
         for row in [original, *rows]
