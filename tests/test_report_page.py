@@ -137,14 +137,28 @@ def test_it_opens_at_the_cut(opened, plan):
     assert "0.93" in opened.text("#measured")
 
 
-def test_accuracies_at_nearly_the_same_cost_are_written_apart(browser, network, plan, tmp_path):
-    flops = plan.before.flops // 2
-    points = [Point(str(i), flops + i, 0.9 - 0.1 * i) for i in range(4)]
+def test_accuracies_at_nearly_the_same_cost_are_one_mark(browser, network, plan, tmp_path):
+    flops = plan.before.flops
+    points = [Point(str(i), flops // 2 + i, 0.9 - 0.1 * i) for i in range(4)] + [Point("all", flops, 0.95)]
+    page = write_report(tmp_path / "r.html", plan, model=network, title="Many", points=points)
+    view = Opened(browser, page)
+    texts = view.page.locator(".mark text").all()
+    assert [text.text_content() for text in texts] == ["95.0 %", "60.0 to 90.0 %"]
+    titles = [title.text_content() for title in view.page.locator(".mark title").all()]
+    assert [len(title.splitlines()) for title in titles] == [1, 4]
+    assert "2: 70.0 % at" in titles[1]
+    view.close_quietly()
+
+
+def test_accuracies_are_written_apart(browser, network, plan, tmp_path):
+    points = [Point(str(t), plan.at(t).flops, 0.9 - t / 2) for t in (0.0, 0.02, 0.03, 0.05, 0.08, 0.1, 0.2)]
     page = write_report(tmp_path / "r.html", plan, model=network, title="Many", points=points)
     view = Opened(browser, page)
     boxes = [text.bounding_box() for text in view.page.locator(".mark text").all()]
+    assert len(boxes) > 3
     for a, b in combinations(boxes, 2):
-        apart = max(abs(a["x"] - b["x"]) - a["width"], abs(a["y"] - b["y"]) - 0.7 * a["height"])
+        left, right = sorted((a, b), key=lambda box: box["x"])
+        apart = max(right["x"] - left["x"] - left["width"], abs(a["y"] - b["y"]) - 0.7 * a["height"])
         assert apart >= -1
     view.close_quietly()
 

@@ -93,29 +93,42 @@ class CurveView {
   }
 
   /** Beside a mark, the first place for its words that no others have taken. */
-  room(x, y, taken) {
-    const wide = 46, high = 14;
-    const start = (place) => (place.left ? place.x - wide : place.x);
-    const free = (place) => taken.every((other) =>
-      Math.abs(start(place) - start(other)) >= wide || Math.abs(place.y - other.y) >= high);
+  room(x, y, wide, taken) {
+    const high = 14;
+    const start = (place) => (place.left ? place.x - place.wide : place.x);
+    const meet = (a, b) => start(a) < start(b) + b.wide && start(b) < start(a) + a.wide && Math.abs(a.y - b.y) < high;
     const sides = x > this.width - 90 ? [true, false] : [false, true];
     const places = [-5, 17, -19, 31].flatMap((down) =>
-      sides.map((left) => ({ x: left ? x - 9 : x + 9, y: y + down, left })));
-    return places.find(free) || places[0];
+      sides.map((left) => ({ x: left ? x - 9 : x + 9, y: y + down, left, wide })));
+    return places.find((place) => !taken.some((other) => meet(place, other))) || places[0];
   }
 
-  /** Where the curve has a measured network's FLOPs, its accuracy. */
+  /** The measured networks where the curve has their FLOPs; those side by side are one place. */
+  places() {
+    const found = [];
+    for (const { label, flops, accuracy } of [...this.points].sort((a, b) => b.flops - a.flops)) {
+      const next = this.samples.findIndex(({ result }) => result.flops <= flops);
+      const x = this.x(next < 0 ? 1 : this.samples[next].threshold), y = this.y(flops / this.network.before.flops);
+      const last = found.at(-1);
+      if (last && x - last.x < 18) last.points.push({ label, flops, accuracy });
+      else found.push({ x, y, points: [{ label, flops, accuracy }] });
+    }
+    return found;
+  }
+
+  /** A diamond for every place, with the accuracy there, or from the lowest to the highest. */
   mark() {
     const taken = [];
-    this.marks.replaceChildren(...this.points.map(({ label, flops, accuracy }) => {
-      const next = this.samples.findIndex(({ result }) => result.flops <= flops);
-      const threshold = next < 0 ? 1 : this.samples[next].threshold;
-      const x = this.x(threshold), y = this.y(flops / this.network.before.flops);
-      const place = this.room(x, y, taken);
+    this.marks.replaceChildren(...this.places().map(({ x, y, points }) => {
+      const known = points.map(({ accuracy }) => accuracy);
+      const [low, high] = [Math.min(...known), Math.max(...known)];
+      const words = low === high ? percent(low) : `${(100 * low).toFixed(1)} to ${percent(high)}`;
+      const place = this.room(x, y, 8 + 6.5 * words.length, taken);
       taken.push(place);
       const mark = svg("g", { class: "mark" }, svg("path", { d: `M${x} ${y - 6}l6 6l-6 6l-6 -6z` }),
-        svg("text", { x: place.x, y: place.y, class: place.left ? "end" : "" }, percent(accuracy)));
-      mark.append(svg("title", {}, `${label}: ${percent(accuracy)} at ${human(flops)} FLOPs`));
+        svg("text", { x: place.x, y: place.y, class: place.left ? "end" : "" }, words));
+      const lines = points.map(({ label, flops, accuracy }) => `${label}: ${percent(accuracy)} at ${human(flops)} FLOPs`);
+      mark.append(svg("title", {}, lines.join("\n")));
       return mark;
     }));
   }
