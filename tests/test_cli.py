@@ -429,3 +429,13 @@ def test_train_and_finetune_write_models_that_load(tmp_path):
         "finetune", tmp_path / "small" / "model.safetensors", *common, "-o", tmp_path / "tuned", code=1
     )
     assert "already holds a run" in said
+    still = answer(
+        "finetune", tmp_path / "small" / "model.safetensors", *common, "-o", tmp_path / "still", "--freeze-statistics"
+    )  # fmt: skip
+    frozen = slimilar.load(still["model"]).state_dict()
+    for name, tensor in before.state_dict().items():
+        if name.endswith(("running_mean", "running_var")):
+            assert torch.equal(frozen[name], tensor)
+            assert not torch.equal(model.state_dict()[name], tensor)
+        elif name.endswith("conv1_1.weight"):
+            assert not torch.equal(frozen[name], tensor)
