@@ -30,7 +30,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
 _LARGEST = 4096  # positions of a reader whose covariance is worth holding
-_UNKNOWNS = 2304  # of a kernel that is refitted as a whole; before, channels are mixed
+_UNKNOWNS = 4608  # of a kernel that is refitted as a whole, half as many in large networks; before, channels are mixed
 _ROWS = 4  # patches for each unknown
 _RIDGE = 1e-3
 _LOOKED = 1e12  # FLOPs spent on looking at activations; large networks are shown fewer pictures
@@ -75,6 +75,8 @@ class Scan:
             for a, g in zip(self.starts, groups, strict=True)
         ]
         self.looked = sight.batches[: max(1, int(_LOOKED / self._whole() / len(sight.batches[0])))]
+        large = len(self.looked) < len(sight.batches)
+        self.unknowns = _UNKNOWNS // 2 if large else _UNKNOWNS
         self._plan_effort(effort)
         self.means: dict[int, Tensor] = {}
         self.covariances: dict[int, Tensor] = {}
@@ -150,7 +152,7 @@ class Scan:
         free = free_units(self.groups[g])
         steps, width = len(free), len(site.units)
         # no more unknowns than patches there are: until so few are left, channels are mixed
-        most = min(_UNKNOWNS, self._places(site) * sum(len(b) for b in self.looked))
+        most = min(self.unknowns, self._places(site) * sum(len(b) for b in self.looked))
         early = min(max(0, width - max(1, most // taps)), steps)
         first = self._eliminate(g, early)
         left = np.setdiff1d(np.arange(width), site_units(site, self.starts[g], first.removed))
