@@ -38,7 +38,9 @@ VARIANTS: dict[str, dict[str, Any]] = {  # what is not as is the rule for such a
     "no mirror images": {"mirror": False},
     "no mirror images, six steps": {"mirror": False, "steps": 6},
     "a third of the samples": {"effort": 1e10},
-    "twice the samples": {"effort": 3e10},  # of a large network, which has half
+    "two steps, effort 1.5e10": {"steps": 2, "effort": 1.5e10},
+    "two steps, effort 3e10": {"steps": 2, "effort": 3e10},
+    "one step, effort 3e10": {"steps": 1, "effort": 3e10},
     "three times the samples": {"effort": 9e10},
     "ridge 1e-4": {"ridge": 1e-4},
     "ridge 1e-2": {"ridge": 1e-2},
