@@ -79,11 +79,16 @@ class Moments:
     def covariance(self) -> Tensor:
         """Return the covariance of all rows."""
         self._take()
-        for a in range(_BLOCK, self.size, _BLOCK):
-            b = min(a + _BLOCK, self.size)
-            self._gram[a:b, :a] = self._gram[:a, a:b].T
         centre = (self._total / self.count)[: self.size]
-        return (self._gram[:, : self.size] / self.count).addr_(centre, centre, alpha=-1)
+        found = torch.empty(self.size, self.size, dtype=torch.float64)
+        steps = range(0, self.size, _BLOCK)
+        for a, b in ((a, b) for a in steps for b in steps if a <= b):  # small ones can be turned round quickly
+            here, there = slice(a, a + _BLOCK), slice(b, min(b + _BLOCK, self.size))
+            block = (self._gram[here, there] / self.count).addr_(centre[here], centre[there], alpha=-1)
+            found[here, there] = block
+            if a < b:
+                found[there, here] = block.T
+        return found
 
     def cross(self) -> Tensor:
         """Return the covariance of the rows with what is beside them."""
