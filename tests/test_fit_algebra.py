@@ -144,8 +144,7 @@ def test_behind_a_relu_the_fit_follows_what_passes_it() -> None:
     level, sign = torch.full_like(y, 0.3), torch.tensor([1.0, -1.0])
 
     def samples() -> Samples:
-        found = Samples()
-        found.start(3000)
+        found = Samples(3000)
         found.add(x[:500], y[:500], level[:500])
         found.add(x[500:], y[500:], level[500:])
         return found
@@ -231,20 +230,6 @@ def test_the_aim_of_a_residual_branch_makes_the_sum_the_originals() -> None:
     at = lambda t: t[:, :, 1, 1]  # noqa: E731
     torch.testing.assert_close(wanted * scale + at(mine), at(plain) * scale + at(theirs))
     torch.testing.assert_close((opens - level) * scale, -at(mine))  # there the sum is zero
-
-
-def test_room_for_samples_is_used_again_and_holds_nothing_of_before() -> None:
-    samples = Samples()
-    for rows, width, level in ((50, 3, True), (20, 5, False), (80, 2, True)):
-        x, y = torch.randn(rows, width, generator=generator()), torch.randn(rows, 4, generator=generator(1))
-        samples.start(rows + 7)
-        for some in (slice(0, 9), slice(9, rows)):
-            samples.add(x[some], y[some], y[some] + 1 if level else None)
-        found = samples.all()
-        assert torch.equal(found[0], x)
-        assert torch.equal(found[1], y)
-        assert (found[2] is not None) == level
-        assert found[2] is None or torch.equal(found[2], y + 1)
 
 
 def test_elimination_in_place_is_elimination_anew() -> None:

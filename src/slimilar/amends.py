@@ -96,7 +96,7 @@ class Amended:
 def settings_for(plan: Plan, pictures: int, seed: int) -> Settings:
     """Return how to fit a network: a large one without mirror images, and with a single step on as many samples."""
     large = plan.before.flops * pictures > _LARGE
-    return Settings(seed=seed, steps=1, effort=1.2e10, mirror=False) if large else Settings(seed=seed)
+    return Settings(seed=seed, steps=1, effort=1.5e10, mirror=False) if large else Settings(seed=seed)
 
 
 def substituted(

@@ -105,13 +105,13 @@ def substitute_linear(
         network.heard = hearing(tape, [s.op for s in sites], tensors, batches[0], settings.seed)
     touched = [s for s in sites if settings.polish or not _stays(s, kept).all()]
     pairs = [Pair(values, dict(values)) for values in (replay.start(tape, [b]) for b in batches)]
-    samples, position = Samples(), 0
+    position = 0
     with torch.no_grad():
         for i, site in enumerate(touched):
             for pair in pairs:
                 _advance(tape, network, pair, position, site.op)
             position = site.op
-            _fit(tape, network, pairs, site, exchange, settings, samples)
+            _fit(tape, network, pairs, site, exchange, settings)
             if progress is not None:
                 progress(i + 1, len(touched))
     return network
@@ -158,9 +158,8 @@ def _play_pruned(tape: Tape, network: Network, pair: Pair, k: int) -> None:
 
 
 def _fit(
-    tape: Tape, network: Network, pairs: Sequence[Pair], site: Site, exchange: Exchange, settings: Settings,
-    samples: Samples,
-) -> None:  # fmt: skip
+    tape: Tape, network: Network, pairs: Sequence[Pair], site: Site, exchange: Exchange, settings: Settings
+) -> None:
     """Replace the weights of one reader."""
     stays = _stays(site, network.kept)
     if stays.all() and all(p.original[site.value] is p.pruned[site.value] for p in pairs):
@@ -176,7 +175,7 @@ def _fit(
     )
     unknowns = int((stays | seats.spare).sum()) * (weight[0, 0].numel() if conv else 1)
     if (conv or linear) and unknowns <= LARGEST and settings.form == "patch":
-        new, shift, now = _fit_patches(tape, network, pairs, site, weight, seats, settings, samples, conv)
+        new, shift, now = _fit_patches(tape, network, pairs, site, weight, seats, settings, conv)
         inner = site.units >= 0
         network.kept[site.units[inner]] = now[inner]
     else:
@@ -187,7 +186,7 @@ def _fit(
 
 def _fit_patches(
     tape: Tape, network: Network, pairs: Sequence[Pair], site: Site, weight: Tensor, seats: Seats,
-    settings: Settings, samples: Samples, conv: bool,
+    settings: Settings, conv: bool,
 ) -> tuple[Tensor, Tensor, Kept]:  # fmt: skip
     """Least squares of the whole kernel over patches; channels that stay may be exchanged for spare ones."""
     shape, outputs = tuple(weight.shape[2:]), weight.shape[0]
@@ -199,7 +198,7 @@ def _fit_patches(
     rows = int(max(settings.rows * size, settings.effort / (size * size + (size + gate) * outputs)))
     each = -(-min(rows, HELD // size, PAIRED // (size + 2 * outputs)) // len(pairs))
 
-    samples.start((each + len(pairs[0].pruned[site.value])) * len(pairs))
+    samples = Samples((each + len(pairs[0].pruned[site.value])) * len(pairs))
     for pair in pairs:
         aim = aim_of(
             tape, site, pair, network.original, network.pruned, settings.correct_stream, settings.steps > 0

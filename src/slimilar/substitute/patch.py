@@ -31,24 +31,19 @@ _PIECE = 4096  # samples
 class Samples:
     """What a reader sees (x), should write (y), and the level of the ReLU behind it (None without one).
 
-    Room for all is taken once, and used again by one reader after the other: the system clears memory that it hands
-    out, and samples kept one by one, among larger things that come and go, would leave holes that nothing fits into.
+    Room for all is taken once: samples kept one by one, among larger things that come and go, would leave holes in
+    memory that nothing fits into.
     """
 
-    def __init__(self) -> None:
-        self._room = torch.empty(0)
+    def __init__(self, most: int) -> None:
+        self._most, self._count = most, 0
         self._held: list[Tensor | None] = []
-        self._most = self._count = 0
-
-    def start(self, most: int) -> None:
-        """Forget what was there, and expect so many rows."""
-        self._held, self._most, self._count = [], most, 0
 
     def add(self, x: Tensor, y: Tensor, level: Tensor | None) -> None:
         """Take in some rows."""
         parts = (x, y, level)
         if not self._held:
-            self._held = self._places(parts)
+            self._held = [None if p is None else p.new_empty(self._most, p.shape[1]) for p in parts]
         end = self._count + len(x)
         for i, part in enumerate(parts):
             room = self._held[i]
@@ -57,16 +52,6 @@ class Samples:
             else:
                 room[self._count : end] = part
         self._count = end
-
-    def _places(self, parts: Sequence[Tensor | None]) -> list[Tensor | None]:
-        """Divide the room among parts of these widths; take a larger one if it is too small."""
-        sizes = [0 if part is None else self._most * part.shape[1] for part in parts]
-        like = next(part for part in parts if part is not None)
-        if sum(sizes) > len(self._room) or like.dtype != self._room.dtype:
-            self._room = like.new_empty(0)  # first give back
-            self._room = like.new_empty(sum(sizes))
-        cut = self._room[: sum(sizes)].split(sizes)
-        return [None if p is None else c.view(self._most, -1) for p, c in zip(parts, cut, strict=True)]
 
     def all(self) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return all x, y and levels."""

@@ -82,7 +82,9 @@ class Moments:
         centre = (self._total / self.count)[: self.size]
         found = torch.empty(self.size, self.size, dtype=torch.float64)
         steps = range(0, self.size, _BLOCK)
-        for a, b in ((a, b) for a in steps for b in steps if a <= b):  # small ones can be turned round quickly
+        for a, b in (
+            (a, b) for a in steps for b in steps if a <= b
+        ):  # small ones can be turned round quickly
             here, there = slice(a, a + _BLOCK), slice(b, min(b + _BLOCK, self.size))
             block = (self._gram[here, there] / self.count).addr_(centre[here], centre[there], alpha=-1)
             found[here, there] = block
