@@ -27,9 +27,7 @@ from slimilar.substitute.solve import Moments
 
 Kept = NDArray[np.bool_]
 
-_AHEAD = (
-    110_000_000  # numbers that the original has written ahead of the pruned network, held for all batches
-)
+_AHEAD = 110_000_000  # numbers that the original wrote ahead of the pruned network, of all batches
 _PASSES = 32  # multiply-adds that one look at an output is worth: it is memory that takes the time
 LARGEST = 6000  # unknowns of one output channel; beyond, only channels are mixed and kernels keep their shape
 
@@ -203,9 +201,7 @@ def _fit_patches(
         aim = aim_of(
             tape, site, pair, network.original, network.pruned, settings.correct_stream, settings.steps > 0
         )
-        if (
-            aim.plain.numel() * len(pairs) <= _AHEAD
-        ):  # else it is made again, rather than held for every batch
+        if aim.plain.numel() * len(pairs) <= _AHEAD:  # else it is made again when its turn comes
             pair.original[tape.plays[site.op].outputs[0]] = aim.plain
         x = pair.pruned[site.value]
         draw(samples, tape, site, x, candidates, aim, shape, each, conv, generator)
