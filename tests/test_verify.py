@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
@@ -72,6 +73,18 @@ def test_what_torch_runs_as_one_operator_is_run_as_traced(name):
     assert result.cut.params < result.cut.before.params
     assert result.error is not None
     assert result.error < 1e-5
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+def test_threads_leave_the_switch_of_attention_as_it_was():
+    """It is one for all threads: who finds it off while another runs must not leave it off."""
+    torch.manual_seed(0)
+    model = Attention().eval()
+    plan = slimilar.analyze(model, TOKENS, criterion="magnitude-l1")
+    cut = plan.at(ratio=0.5)
+    with ThreadPoolExecutor(8) as pool:
+        errors = list(pool.map(lambda _: apply(model, TOKENS, plan, cut).error, range(64)))
+    assert max(errors) < 1e-5
     assert torch.backends.mha.get_fastpath_enabled()
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from threading import Lock
 
 import torch
 from torch import Tensor, nn
@@ -101,22 +102,29 @@ def _smaller(example: Example) -> Example | None:
 def _outputs(model: nn.Module, inputs: Example, trace: Trace, masks: Masks) -> tuple[list[Tensor], Masked]:
     args, kwargs = arguments(inputs)
     run = Masked(masks)
-    with torch.no_grad(), _as_traced(trace, masks), run.inside(recurrent(model)), run:
+    with torch.no_grad(), _as_traced(model, trace, masks), run.inside(recurrent(model)), run:
         found = model(*args, **kwargs)
     return [t for t in tensors_in(found) if t.is_floating_point()], run
 
 
+_SWITCHING = Lock()  # torch has one switch for all threads: who finds it off would leave it off
+
+
 @contextmanager
-def _as_traced(trace: Trace, masks: Masks) -> Iterator[None]:
+def _as_traced(model: nn.Module, trace: Trace, masks: Masks) -> Iterator[None]:
     """Keep torch from running attention, many operators on the meta device, as one, whose inside cannot be masked."""
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
     counted = trace.meta and any(kind == "aten.bmm" for kind, _ in masks)  # attention has two of these inside
-    try:
-        with sdpa_kernel(SDPBackend.MATH) if counted else nullcontext():
-            yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(before)
+    if not counted and not any(isinstance(m, nn.MultiheadAttention) for m in named_modules(model).values()):
+        yield
+        return
+    with _SWITCHING:
+        before = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)
+        try:
+            with sdpa_kernel(SDPBackend.MATH) if counted else nullcontext():
+                yield
+        finally:
+            torch.backends.mha.set_fastpath_enabled(before)
 
 
 def _plain_outputs(small: nn.Module, inputs: Example) -> list[Tensor]:
