@@ -93,3 +93,20 @@ def test_without_data_a_reader_speaks_as_loud_as_before(groups):
         ours, wanted = (m(x).movedim(1, -1).flatten(0, -2).double() for m in (small, model))
     assert torch.allclose(ours.mean(0), wanted.mean(0), atol=0.02)
     assert torch.allclose(ours.std(0), wanted.std(0), rtol=0.05)
+
+
+@pytest.mark.parametrize("silent", [slice(None), slice(0, 5)])
+def test_channels_that_never_vary_are_not_made_louder(silent):
+    """Batch norms may start at zero: there is no spread to restore, and nothing must be divided by it."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3, padding=1)
+    ).eval()
+    with torch.no_grad():
+        model[1].weight[silent] = 0
+    x = torch.randn(4, 3, 8, 8)
+    small = slimilar.prune(model, x[:1], flops=0.6, criterion="magnitude-l2", substitute="linear").model
+    with torch.no_grad():
+        assert torch.isfinite(small(x)).all()
+        if silent == slice(None):
+            assert torch.allclose(small(x), model(x), atol=1e-6), "all of it is constant"

@@ -136,10 +136,8 @@ class _Demo:
         tell.stage(f"pruning to {share:.0%} of the FLOPs: {HOW[how]}", done, len(SHARES) * len(HOW))
         substitute = "none" if how == REMOVED else "linear"
         asked = Asked(substitute=substitute, seed=self.seed)
-        plan, shown = (
-            fitted if how == FITTED else self.plan,
-            self.shown if how in (REFITTED, FITTED) else None,
-        )
+        plan = fitted if how == FITTED else self.plan
+        shown = self.shown if how in (REFITTED, FITTED) else None
         round_to = 8 if how == FITTED else 1  # kernels run in multiples of 8; its time is measured
         return pruned(Output(quiet=True), self.opened, plan, asked, shown, flops=share, round_to=round_to)
 

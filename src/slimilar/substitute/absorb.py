@@ -51,7 +51,8 @@ def restored(
         at = torch.from_numpy(positions)
         parts = [w[outputs][:, index[at]].double().reshape(-1, len(at), taps) for w in (weight, new)]
         before, after = (torch.einsum("oit,ij,ojt->o", w, covariance[at][:, at], w) for w in parts)
-        factor[outputs] = (before / after.clamp_min(1e-12 * before.max())).clamp(1, _LOUDER).sqrt()
+        heard = after > 1e-12 * before  # what says nothing, or always the same, cannot be made louder
+        factor[outputs] = torch.where(heard, before / after, 1.0).clamp(1, _LOUDER).sqrt()
         level, now = (w @ site.covered @ mean[at] for w in parts)
         shift[outputs] = level - factor[outputs] * now
     kernel = new * factor.reshape(-1, *[1] * (new.ndim - 1)).to(new.dtype)

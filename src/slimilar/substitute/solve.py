@@ -81,14 +81,11 @@ class Moments:
         self._take()
         centre = (self._total / self.count)[: self.size]
         found = torch.empty(self.size, self.size, dtype=torch.float64)
-        steps = range(0, self.size, _BLOCK)
-        for a, b in (
-            (a, b) for a in steps for b in steps if a <= b
-        ):  # small ones can be turned round quickly
-            here, there = slice(a, a + _BLOCK), slice(b, min(b + _BLOCK, self.size))
-            block = (self._gram[here, there] / self.count).addr_(centre[here], centre[there], alpha=-1)
-            found[here, there] = block
-            if a < b:
+        for a in range(0, self.size, _BLOCK):
+            for b in range(a, self.size, _BLOCK):  # small blocks are turned round quickly
+                here, there = slice(a, a + _BLOCK), slice(b, min(b + _BLOCK, self.size))
+                block = (self._gram[here, there] / self.count).addr_(centre[here], centre[there], alpha=-1)
+                found[here, there] = block
                 found[there, here] = block.T
         return found
 
