@@ -16,7 +16,7 @@ from slimilar.groups import Grouping
 from slimilar.labels import Labels, axes_of, on_axis, side_by_side
 from slimilar.records import Axis, Choices, Freeze, Op, Trace, Value
 from slimilar.rewrite import Kept, atoms_kept, operate, operate_on_meta, surgery
-from slimilar.trace import Tracer
+from slimilar.tracer import Tracer
 from slimilar.trees import Example
 
 
@@ -115,7 +115,7 @@ class Follower(Tracer):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func is torch.ops.aten.index_select.default and self._stack[-1] in self.choices.select:
+        if func is torch.ops.aten.index_select.default and self._watch.module in self.choices.select:
             out = func(*args)  # the selection that surgery put in front of a batch norm
             self._store(out, Value(tuple(out.shape), (), None, True, False))
             return out

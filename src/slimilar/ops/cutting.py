@@ -14,7 +14,7 @@ from slimilar.ops.moving import moved
 from slimilar.ops.table import Call, rule, tie_blocks, tie_modulo, touching
 
 if TYPE_CHECKING:
-    from slimilar.trace import Tracer
+    from slimilar.tracer import Tracer
 
 
 def _tie_relative(t: Tracer, call: Call, factor: Tensor, places: Sequence[int]) -> bool:

@@ -11,7 +11,7 @@ from slimilar.labels import NONE, Labels, align, axes_of
 from slimilar.ops.table import Call, rule, tie_modulo
 
 if TYPE_CHECKING:
-    from slimilar.trace import Tracer
+    from slimilar.tracer import Tracer
 
 _ADDITIONS = {"aten.add", "aten.add_", "aten.sub", "aten.sub_"}
 

@@ -12,7 +12,7 @@ from slimilar.ops.elementwise import combine
 from slimilar.ops.table import Call, resolve, rule, touching
 
 if TYPE_CHECKING:
-    from slimilar.trace import Tracer
+    from slimilar.tracer import Tracer
 
 
 @rule("constant_pad_nd")

@@ -12,7 +12,7 @@ from slimilar.labels import NONE, Labels, axes_of, compact
 from slimilar.ops.table import Call, resolve, rule
 
 if TYPE_CHECKING:
-    from slimilar.trace import Tracer
+    from slimilar.tracer import Tracer
 
 
 def moved(call: Call, x: Tensor, factor: Tensor) -> list[Tensor]:

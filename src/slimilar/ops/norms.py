@@ -12,7 +12,7 @@ from slimilar.ops.table import Call, along_axis, rule, touching
 from slimilar.records import Integer, Norm, Write
 
 if TYPE_CHECKING:
-    from slimilar.trace import Tracer
+    from slimilar.tracer import Tracer
 
 
 @rule(

@@ -12,7 +12,7 @@ from slimilar.ops.products import convolution
 from slimilar.ops.table import RULES, Call, along_axis
 
 if TYPE_CHECKING:
-    from slimilar.trace import Tracer
+    from slimilar.tracer import Tracer
 
 
 Held = tuple[str, str, int | None, Any]  # module, attribute, item of a list, the atoms that it counts

@@ -13,7 +13,7 @@ from slimilar.ops.table import Call, rule, touching
 from slimilar.records import Write
 
 if TYPE_CHECKING:
-    from slimilar.trace import Tracer
+    from slimilar.tracer import Tracer
 
 
 @rule("index_select", "index")

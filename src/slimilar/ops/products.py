@@ -13,7 +13,7 @@ from slimilar.ops.table import Call, along_axis, rule
 from slimilar.records import Integer, Read, Write
 
 if TYPE_CHECKING:
-    from slimilar.trace import Tracer
+    from slimilar.tracer import Tracer
 
 
 def write(t: Tracer, atoms: Tensor, axis: int = 1) -> Tensor:

@@ -13,7 +13,7 @@ from slimilar.ops.moving import moved
 from slimilar.ops.table import Call, along_axis, resolve, rule, tie_modulo
 
 if TYPE_CHECKING:
-    from slimilar.trace import Tracer
+    from slimilar.tracer import Tracer
 
 
 @rule("flip", "roll", "repeat", "tile", "channel_shuffle", "repeat_interleave")

@@ -18,7 +18,7 @@ from slimilar.ops.table import RULES, Call
 from slimilar.records import Value
 
 if TYPE_CHECKING:
-    from slimilar.trace import Tracer
+    from slimilar.tracer import Tracer
 
 
 @cache

@@ -10,7 +10,7 @@ from slimilar.ops.elementwise import elementwise
 from slimilar.ops.table import Call, rule, touching
 
 if TYPE_CHECKING:
-    from slimilar.trace import Tracer
+    from slimilar.tracer import Tracer
 
 
 def _spatial(names: Sequence[str], axes: int) -> None:

@@ -13,7 +13,7 @@ from slimilar.records import Signature, Value, by_name
 from slimilar.trees import operands
 
 if TYPE_CHECKING:
-    from slimilar.trace import Tracer
+    from slimilar.tracer import Tracer
 
 
 @dataclass(eq=False)

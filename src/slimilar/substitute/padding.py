@@ -18,7 +18,7 @@ from slimilar.replay import Play
 
 
 @dataclass(frozen=True)
-class Axis:
+class Taps:
     """A convolution along one axis: sizes of its input and output, of its kernel, and how that moves."""
 
     input: int
@@ -29,16 +29,16 @@ class Axis:
     dilation: int
 
 
-def along(axis: Axis, transposed: bool = False) -> Tensor:
+def along(taps: Taps, transposed: bool = False) -> Tensor:
     """Return for every tap the share of the output's places at which it takes something in.
 
-    >>> along(Axis(input=4, output=4, kernel=3, stride=1, padding=1, dilation=1)).tolist()
+    >>> along(Taps(input=4, output=4, kernel=3, stride=1, padding=1, dilation=1)).tolist()
     [0.75, 1.0, 0.75]
     """
-    size, limit = (axis.input, axis.output) if transposed else (axis.output, axis.input)
-    start = np.arange(size)[:, None] * axis.stride - axis.padding
-    meets = start + np.arange(axis.kernel) * axis.dilation
-    return torch.from_numpy(((meets >= 0) & (meets < limit)).sum(0) / axis.output)
+    size, limit = (taps.input, taps.output) if transposed else (taps.output, taps.input)
+    start = np.arange(size)[:, None] * taps.stride - taps.padding
+    meets = start + np.arange(taps.kernel) * taps.dilation
+    return torch.from_numpy(((meets >= 0) & (meets < limit)).sum(0) / taps.output)
 
 
 def covered(play: Play, kernel: Sequence[int], before: Sequence[int], after: Sequence[int]) -> Tensor:
@@ -47,7 +47,7 @@ def covered(play: Play, kernel: Sequence[int], before: Sequence[int], after: Seq
         return torch.ones(1, dtype=torch.float64)
     stride, padding, dilation, transposed = play.args[3:7]
     shares = [
-        along(Axis(*sizes, kernel[i], *(_at(given, i) for given in (stride, padding, dilation))), transposed)
+        along(Taps(*sizes, kernel[i], *(_at(given, i) for given in (stride, padding, dilation))), transposed)
         for i, sizes in enumerate(zip(before, after, strict=True))
     ]
     return reduce(lambda a, b: (a[:, None] * b).flatten(), shares)
