@@ -1,6 +1,7 @@
 """Every batch-norm CNN of torchvision and timm: trace, prune, verify, train one step; the same with Torch-Pruning.
 
     python benchmarks/zoo.py                # goes on where it was stopped; rows in benchmarks/results/zoo.jsonl
+    python benchmarks/zoo.py --all --tasks ours                # also timm's near-duplicates
     python benchmarks/zoo.py --only resnet  # names that contain a word
     python benchmarks/zoo.py --again error,wrong,time-out      # once more what ended so
     python benchmarks/zoo.py --log /tmp/new.jsonl              # from the start, into another file
@@ -125,10 +126,9 @@ def main() -> None:
     parser.add_argument("--table", action="store_true", help="print the table only")
     options = parser.parse_args()
     entries = catalogue(RESULTS / "zoo-catalogue.json")
-    picked = [*chosen(entries, options.all), *without_norms(entries)]
     if not options.table:
-        run(picked, options)
-    print(table(entries, picked, read(options.log)))
+        run([*chosen(entries, options.all), *without_norms(entries)], options)
+    print(table(entries, read(options.log)))
 
 
 def run(picked: list[Entry], options: argparse.Namespace) -> None:

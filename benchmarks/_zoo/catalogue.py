@@ -115,7 +115,7 @@ def _sizes(model: nn.Module, kind: str) -> tuple[int, ...]:
     own = 320 if kind == "detection" else config.get("input_size", (3, 224, 224))[-1]
     if config.get("fixed_input_size"):
         return (own,)
-    small = (64, 112) if kind == "video" else (128,) if kind == "optical_flow" else (96, 128)
+    small = (64, 112) if kind == "video" else (128,) if kind == "optical_flow" else (96, 112, 128)
     return (*small, own)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from typing import Any
 
-from _zoo.catalogue import EXPORT_EVERY, Entry
+from _zoo.catalogue import EXPORT_EVERY, Entry, chosen, without_norms
 
 Row = Mapping[str, Any]
 Rows = Mapping[tuple[str, str], Row]
@@ -47,33 +47,34 @@ _NOTES = (
 )
 
 
-def table(entries: list[Entry], picked: list[Entry], rows: Rows) -> str:
-    """Return head, totals and one line for each architecture."""
-    normed = {e.key for e in picked if e.batch_norms}
+def table(entries: list[Entry], rows: Rows) -> str:
+    """Return head, totals and one line for each architecture that was tried."""
+    normed = {e.key for e in entries if e.batch_norms}
     main = {key: row for key, row in rows.items() if key[0] in normed}
     rest = {key: row for key, row in rows.items() if key[0] not in normed}
+    ordered = [*chosen(entries, everything=True), *without_norms(entries)]
     return "\n".join(
         [
-            *_head(entries, picked),
-            *_runs(picked, main, rest),
+            *_head(entries),
+            *_runs(entries, main, rest),
             _HOW,
             "",
             *_totals(main),
             *_without(rest),
             "",
-            *_lines(picked, rows),
+            *_lines(ordered, rows),
         ]
     )
 
 
-def _runs(picked: list[Entry], main: Rows, rest: Rows) -> Iterator[str]:
+def _runs(entries: list[Entry], main: Rows, rest: Rows) -> Iterator[str]:
     """Say of every task how many were tried, on which commit and with which limit."""
-    normed = sum(e.batch_norms > 0 for e in picked)
+    apart = len(chosen(entries, everything=False))
     for title, task, rows, of in (
-        ("Slimilar", "ours", main, normed),
-        ("Torch-Pruning", "rival", main, normed),
-        ("Exports of Slimilar's", "exported", main, -(-normed // EXPORT_EVERY)),
-        ("Slimilar without batch norm", "ours", rest, len(picked) - normed),
+        ("Slimilar", "ours", main, sum(e.batch_norms > 0 for e in entries)),
+        ("Torch-Pruning", "rival", main, apart),
+        ("Exports of Slimilar's", "exported", main, -(-apart // EXPORT_EVERY)),
+        ("Slimilar without batch norm", "ours", rest, len(without_norms(entries))),
     ):
         runs = Counter((r.get("commit", "?"), r.get("limit", 0)) for (_, t), r in rows.items() if t == task)
         parts = (f"{n} on commit {commit} with {limit:g} s" for (commit, limit), n in runs.most_common())
@@ -88,16 +89,14 @@ def _without(rows: Rows) -> Iterator[str]:
         yield f"Without batch norm: {len(rows)} tried: {', '.join(f'{n} {status}' for status, n in counts)}."
 
 
-def _head(entries: list[Entry], picked: list[Entry]) -> Iterator[str]:
+def _head(entries: list[Entry]) -> Iterator[str]:
     names = ("torch", "torchvision", "timm", "torch-pruning")
-    with_norms = [e for e in entries if e.batch_norms]
-    listed = [e for e in picked if e.batch_norms]
-    yield "python benchmarks/zoo.py"
+    yield "python benchmarks/zoo.py --all --tasks ours; python benchmarks/zoo.py"
     yield f"{', '.join(f'{n} {version(n)}' for n in names)}; {platform.machine()}, one thread"
     yield (
-        f"{len(entries)} architectures, {len(with_norms)} with batch norms, {len(listed)} of them listed: of timm's "
-        "architectures made of the same modules in other numbers and widths, the smallest. "
-        f"{len(picked) - len(listed)} without batch norms, chosen alike."
+        f"{len(entries)} architectures, {sum(e.batch_norms > 0 for e in entries)} with batch norms. Torch-Pruning: "
+        f"{len(chosen(entries, everything=False))} of these, of timm's architectures made of the same modules in other "
+        f"numbers and widths the smallest. {len(without_norms(entries))} without batch norms, chosen alike."
     )
     yield from _NOTES
 
@@ -154,12 +153,12 @@ def _channels(found: list[Row]) -> Iterator[str]:
             yield f"  {width / total:7.2%}  {reason}"
 
 
-def _lines(picked: list[Entry], rows: Rows) -> Iterator[str]:
+def _lines(ordered: list[Entry], rows: Rows) -> Iterator[str]:
     yield (
         f"{'architecture':<48} {'status':<10} {'groups':>6} {'free':>6} {'least':>6} {'left':>6} {'mode':<5} "
         f"{'error':>8} {'s':>6}  {'Torch-Pruning':<20} {'s':>6}  frozen (joined to streams and outputs left out)"
     )
-    for entry in picked:
+    for entry in ordered:
         if (row := rows.get((entry.key, "ours"))) is not None:
             yield _line(entry.key, row, rows.get((entry.key, "rival")))
 
