@@ -6,6 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 RIVALS := $(VENV)/.rivals
+DETECTORS := $(VENV)/.detectors
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
@@ -23,7 +24,11 @@ $(INSTALLED): pyproject.toml constraints.txt
 
 # The tools we are measured against are wanted by the benchmarks alone.
 $(RIVALS): $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,rivals]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,rivals,detectors]'
+	touch $@
+
+$(DETECTORS): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,detectors]'
 	touch $@
 
 test: $(INSTALLED)  ## run the tests
@@ -33,7 +38,7 @@ test: $(INSTALLED)  ## run the tests
 test-slow: $(INSTALLED)  ## run the tests that take minutes
 	$(PYTEST) -m slow --timeout 3600 --ignore tests/zoo $(ARGS)
 
-test-zoo: $(INSTALLED)  ## run the tests over whole model zoos
+test-zoo: $(DETECTORS)  ## run the tests over whole model zoos
 	$(PYTEST) -m slow --timeout 3600 tests/zoo $(ARGS)
 
 check: $(INSTALLED)  ## lint, formatting and types

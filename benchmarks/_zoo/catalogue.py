@@ -1,7 +1,7 @@
 """Which architectures are tried, and which are left out, by a stated rule.
 
-Everything of torchvision (classification, segmentation, video, optical flow, detection: the backbone) and of timm is
-built without memory. Those without batch norm come last. Of timm
+Everything of torchvision (classification, segmentation, video, optical flow, detection: the backbone) and of timm, and
+a detector of every family in ultralytics. All are built without memory. Those without batch norm come last. Of timm
 architectures that are made of the same modules (class names along each module's path, its own name without digits)
 in other numbers and widths, only the one with the fewest parameters is tried; `--all` tries every one.
 """
@@ -23,6 +23,14 @@ from torch import nn
 from slimilar._torchvision import import_torchvision
 
 _KINDS = ("", "segmentation", "video", "optical_flow", "detection")
+_DETECTORS = (
+    "yolov3-tiny", "yolov5n", "yolov6n", "yolov8n", "yolov8n-ghost", "yolov9t", "yolov10n", "yolo11n", "yolo12n",
+    "yolo26n", "yolo11n-seg", "yolo11n-pose", "yolo11n-obb", "yolo11n-cls", "rtdetr-resnet50",
+)  # fmt: skip
+_HEADS = {
+    "seg": "SegmentationModel", "pose": "PoseModel", "obb": "OBBModel", "cls": "ClassificationModel",
+    "resnet50": "RTDETRDetectionModel",
+}  # fmt: skip
 EXPORT_EVERY = 8  # exporting and compiling take long: a sample
 
 
@@ -51,6 +59,13 @@ def build(library: str, name: str, kind: str) -> nn.Module:
         import timm
 
         return timm.create_model(name)
+    if library == "ultralytics":
+        from ultralytics.nn import tasks
+
+        made: nn.Module = getattr(tasks, _HEADS.get(name.partition("-")[2], "DetectionModel"))(
+            f"{name}.yaml", verbose=False
+        )
+        return made
     found: Any = models.get_model(name, weights=None, **_without_weights(name, kind))
     return found.backbone if kind == "detection" else found
 
@@ -86,6 +101,8 @@ def names() -> Iterator[tuple[str, str, str]]:
 
     for name in timm.list_models():
         yield "timm", name, ""
+    for name in _DETECTORS:
+        yield "ultralytics", name, ""
 
 
 def catalogue(path: Path) -> list[Entry]:
@@ -120,13 +137,16 @@ def _sizes(model: nn.Module, kind: str) -> tuple[int, ...]:
 
 
 def chosen(entries: list[Entry], everything: bool) -> list[Entry]:
-    """Return what is tried, small ones first; the near-duplicates of torchvision come last."""
+    """Return what is tried, small ones first; then the near-duplicates of torchvision, and detectors."""
     found: dict[str, Entry] = {}
     ordered = sorted((e for e in entries if e.batch_norms), key=lambda e: (e.params, e.key))
+    detectors = [e for e in ordered if e.library == "ultralytics"]
+    ordered = [e for e in ordered if e.library != "ultralytics"]
     for e in ordered:
         found.setdefault(e.library + e.made_of, e)
-    rest = [e for e in ordered if e not in found.values() and (everything or e.library == "torchvision")]
-    return [*found.values(), *rest]
+    first = set(found.values())
+    rest = [e for e in ordered if e not in first and (everything or e.library == "torchvision")]
+    return [*found.values(), *rest, *detectors]
 
 
 def without_norms(entries: list[Entry]) -> list[Entry]:

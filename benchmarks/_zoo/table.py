@@ -90,7 +90,7 @@ def _without(rows: Rows) -> Iterator[str]:
 
 
 def _head(entries: list[Entry]) -> Iterator[str]:
-    names = ("torch", "torchvision", "timm", "torch-pruning")
+    names = ("torch", "torchvision", "timm", "ultralytics", "torch-pruning")
     yield "python benchmarks/zoo.py --all --tasks ours; python benchmarks/zoo.py"
     yield f"{', '.join(f'{n} {version(n)}' for n in names)}; {platform.machine()}, one thread"
     yield (

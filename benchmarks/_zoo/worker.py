@@ -26,7 +26,7 @@ from _zoo.catalogue import Entry, build
 from _zoo.rival import rival
 from slimilar import analyze, count
 from slimilar.errors import SlimilarError, UnreachableBudget
-from slimilar.plan import Plan
+from slimilar.plan import Cut, Plan
 from slimilar.prune import apply
 from slimilar.trace import arguments, tensors_in
 
@@ -81,7 +81,7 @@ def ours(entry: Entry) -> dict[str, Any]:
     if not chosen.groups:
         return row | {"status": "nothing to prune"}
     began = time.process_time()
-    cut = _cut(chosen)
+    cut = to_target(chosen)
     row["seconds_cut"] = time.process_time() - began
     began = time.process_time()
     result = apply(model, example, chosen, cut)
@@ -99,7 +99,7 @@ def exported(entry: Entry) -> dict[str, Any]:
     """Prune, then export and compile."""
     model, example = prepared(entry)
     plan = analyze(model, example, residual="joint")
-    small = apply(model, example, plan, _cut(plan)).model.eval()
+    small = apply(model, example, plan, to_target(plan)).model.eval()
     with torch.no_grad():
         expected = next(tensors_in(small(example)))
         program = torch.export.export(small, (example,)).module()
@@ -112,7 +112,8 @@ def exported(entry: Entry) -> dict[str, Any]:
     }
 
 
-def _cut(plan: Plan) -> Any:
+def to_target(plan: Plan) -> Cut:
+    """Return the cut at the FLOPs aimed at, or the deepest there is."""
     try:
         return plan.at(flops=TARGET)
     except UnreachableBudget:
