@@ -99,6 +99,7 @@ CASES: dict[str, tuple[Shapes, Callable[..., Any]]] = {
     "narrow": (C6, lambda x: x.narrow(1, 2, 2)),
     "chunk": (C6, lambda x: x.chunk(2, 1)),
     "split": (C6, lambda x: x.split(2, 1)),
+    "unsafe split": (C6, lambda x: torch.unsafe_split(x, 2, 1)),
     "split uneven": (C6, lambda x: x.split(4, 1)),
     "split with sizes": (C6, lambda x: x.split((2, 4), 1)),
     "tensor_split": (C6, lambda x: x.tensor_split(3, 1)),

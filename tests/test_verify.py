@@ -32,10 +32,10 @@ class Attention(nn.Module):
 class Recurrent(nn.Module):
     """A recurrent layer between two that can lose channels."""
 
-    def __init__(self, kind: type[nn.RNNBase]) -> None:
+    def __init__(self, kind: type[nn.RNNBase], batch_first: bool = True) -> None:
         super().__init__()
         self.before, self.wide, self.head = nn.Linear(12, 8), nn.Linear(12, 24), nn.Linear(24, 4)
-        self.layer = kind(8, 6, batch_first=True, bidirectional=True)
+        self.layer = kind(8, 6, batch_first=batch_first, bidirectional=True)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.wide(self.layer(self.before(x).relu())[0]).relu())
@@ -74,6 +74,18 @@ def test_what_torch_runs_as_one_operator_is_run_as_traced(name):
     assert result.error is not None
     assert result.error < 1e-5
     assert torch.backends.mha.get_fastpath_enabled()
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+def test_what_a_recurrent_layer_reads_can_leave(kind, batch_first):
+    """It compares its input with a width of its own before any operator runs on it: that number shrinks along."""
+    torch.manual_seed(0)
+    model = Recurrent(kind, batch_first).eval()
+    plan = slimilar.analyze(model, TOKENS, criterion="magnitude-l1")
+    assert {g.name: g.width for g in plan.groups} == {"before": 8, "wide": 24}
+    small = apply(model, TOKENS, plan, plan.at(ratio=0.5)).model
+    assert small.layer.input_size == small.before.out_features == 4
 
 
 def test_threads_leave_the_switch_of_attention_as_it_was():

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
+from itertools import takewhile
 
 import numpy as np
 from torch import nn
@@ -145,7 +146,7 @@ def _give_way(structure: Structure, fault: Mismatch) -> Choices | None:
     choices = structure.choices
     op = _blame(structure, fault.op)
     if op is None:
-        return None
+        return _mend_ahead(structure, fault.op)
     signature = op.signature
     level = choices.levels.get(signature, 0)
     if signature not in choices.mend and level < _LEVELS and op.name in ops.RULES:
@@ -163,9 +164,28 @@ def _blame(structure: Structure, index: int) -> Op | None:
     op = next(copies, None)
     if op is None or op.signature in structure.choices.stiff:
         return None
-    atoms = [factor.numpy().reshape(-1) for i in op.inputs for factor in found.values[i].labels]
+    return op if _is_reached(structure, op) else None
+
+
+def _is_reached(structure: Structure, op: Op) -> bool:
+    """Tell whether channels that may leave reach an operator."""
+    labels = (structure.trace.values[i].labels for i in op.inputs)
+    atoms = [factor.numpy().reshape(-1) for factors in labels for factor in factors]
     units = np.append(structure.grouping.unit_of, FIXED)[np.concatenate([np.empty(0, np.int64), *atoms])]
-    return op if (units >= 0).any() else None
+    return bool((units >= 0).any())
+
+
+def _mend_ahead(structure: Structure, index: int) -> Choices | None:
+    """Let numbers shrink that a module compares with a width before it computes with it, as an LSTM does.
+
+    They are looked for at the first operator of the module that channels reach; None if that was tried.
+    """
+    choices, rest = structure.choices, structure.trace.ops[index:]
+    mine = takewhile(lambda op: op.module == rest[0].module, rest)
+    op = next((op for op in mine if _is_reached(structure, op)), None)
+    if op is None or op.name not in ops.RULES or op.signature in choices.mend | choices.stiff:
+        return None
+    return replace(choices, mend=choices.mend | {op.signature})
 
 
 def _give_up(model: nn.Module, example: Example, structure: Structure, fault: Mismatch) -> Choices:

@@ -64,7 +64,7 @@ def _cut(t: Tracer, call: Call, factor: Tensor, places: Sequence[int]) -> None:
         _tie_relative(t, call, factor, places)
 
 
-@rule("split", "chunk", "tensor_split")
+@rule("split", "unsafe_split", "chunk", "tensor_split")
 def split(t: Tracer, call: Call) -> list[Labels]:
     """Pass labels through an even split."""
     sizes = [out.shape[call.dim] for out in call.outs]
