@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from slimilar.calibration import batch_size, to_batches
+from slimilar.calibration import AFFORDED, batch_size, to_batches
 from slimilar.errors import InvalidInput
 from slimilar.mirror import with_mirror_images
 from slimilar.plan import Budget, Cut, Plan, parse_budget
@@ -27,7 +27,6 @@ SUBSTITUTES = ("auto", "none", "merge", "mean", "linear")
 Progress = Callable[[str, int, int], None]  # what is being done, steps done, steps in all
 
 PICTURES = 1024  # no more are looked at
-_LARGE = 1e12  # FLOPs of all pictures once through the network; beyond, a fit must be thrifty
 
 
 def wants_synthesis(calibration: Any) -> bool:
@@ -95,7 +94,7 @@ class Amended:
 
 def settings_for(plan: Plan, pictures: int, seed: int) -> Settings:
     """Return how to fit a network: a large one without mirror images, and with a single step on as many samples."""
-    large = plan.before.flops * pictures > _LARGE
+    large = plan.before.flops * pictures > AFFORDED
     return Settings(seed=seed, steps=1, effort=1.5e10, mirror=False) if large else Settings(seed=seed)
 
 

@@ -12,6 +12,7 @@ from torch import Tensor
 from slimilar.errors import InvalidInput
 from slimilar.trace import Example, arguments, tensors_in
 
+AFFORDED = 1e12  # FLOPs of one look at all pictures; a network for which it takes more is large, and treated thriftily
 _AT_ONCE = 128 * 64 * 64  # pixels: larger pictures come in smaller batches
 
 

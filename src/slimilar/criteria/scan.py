@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from slimilar import replay
+from slimilar.calibration import AFFORDED
 from slimilar.criteria.base import Sight, Weights, free_units
 from slimilar.groups import ChannelGroup
 from slimilar.substitute.absorb import absorb, regression, silence
@@ -33,8 +34,6 @@ _LARGEST = 4096  # positions of a reader whose covariance is worth holding
 _UNKNOWNS = 4608  # of a kernel that is refitted as a whole, half as many in large networks; before, channels are mixed
 _ROWS = 4  # patches for each unknown
 _RIDGE = 1e-3
-_LOOKED = 1e12  # FLOPs spent on looking at activations; large networks are shown fewer pictures
-
 
 _NOTHING = Elimination(np.empty(0, np.int64), np.empty(0))
 
@@ -74,7 +73,7 @@ class Scan:
             [s for s in self.sites if ((s.units >= a) & (s.units < a + g.width)).any()]
             for a, g in zip(self.starts, groups, strict=True)
         ]
-        self.looked = sight.batches[: max(1, int(_LOOKED / self._whole() / len(sight.batches[0])))]
+        self.looked = sight.batches[: max(1, int(AFFORDED / self._whole() / len(sight.batches[0])))]
         large = len(self.looked) < len(sight.batches)
         self.unknowns = _UNKNOWNS // 2 if large else _UNKNOWNS
         self._plan_effort(effort)
