@@ -17,6 +17,7 @@ import scipy
 import torch
 
 from slimilar.similarity import (
+    Linkage,
     channel_distance,
     clusters,
     linkage_tree,
@@ -26,7 +27,7 @@ from slimilar.similarity import (
 
 SEED = 0
 WIDTHS = (64, 128, 256, 512, 1024, 2048, 4096)
-LINKAGES = ("average", "complete", "single")
+LINKAGES: tuple[Linkage, ...] = ("average", "complete", "single")
 
 
 def processor() -> str:
@@ -38,7 +39,7 @@ def processor() -> str:
         return platform.processor() or platform.machine()
 
 
-def seconds(width: int, linkage: str) -> float:
+def seconds(width: int, linkage: Linkage) -> float:
     """Return the best of three times from batch norm parameters to clusters."""
     generator = torch.Generator().manual_seed(SEED)
     beta, gamma = torch.randn(2, width, generator=generator)

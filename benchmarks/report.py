@@ -23,6 +23,7 @@ from clustering import processor
 
 from slimilar import analyze
 from slimilar._torchvision import import_torchvision
+from slimilar.groups import Residual
 from slimilar.report import write_report
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
@@ -30,7 +31,11 @@ from _browser import Opened, started
 from _small_networks import trained
 
 SEED, LOADS = 0, 5
-NETWORKS = (("resnet50", "inner"), ("resnet50", "joint"), ("densenet121", "inner"))
+NETWORKS: tuple[tuple[str, Residual], ...] = (
+    ("resnet50", "inner"),
+    ("resnet50", "joint"),
+    ("densenet121", "inner"),
+)
 
 # The first callback of a frame starts the clock; a message that was sent there arrives when the frame is painted.
 STEPS = """async () => {
@@ -53,7 +58,7 @@ READY = (
 )
 
 
-def page_of(name: str, residual: Any, folder: Path) -> Path:
+def page_of(name: str, residual: Residual, folder: Path) -> Path:
     """Write the report of a torchvision network."""
     torch.manual_seed(SEED)
     model = trained(getattr(import_torchvision("torchvision.models"), name)())
@@ -79,7 +84,8 @@ def drag(browser: Any, file: Path) -> tuple[list[float], float]:
 
     def busy() -> float:
         metrics = inside.send("Performance.getMetrics")["metrics"]
-        return 1000 * next(m["value"] for m in metrics if m["name"] == "TaskDuration")
+        seconds: float = next(m["value"] for m in metrics if m["name"] == "TaskDuration")
+        return 1000 * seconds
 
     before = busy()
     steps: list[float] = view.page.evaluate(STEPS)

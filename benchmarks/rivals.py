@@ -11,6 +11,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol, cast
 
 import numpy as np
 import torch
@@ -77,10 +78,27 @@ def folding(task: Task, flops: float) -> nn.Module:
     return operate(folded, surgery(plan.structure.trace, plan.structure.grouping, mask)).eval()
 
 
-def _fold(model: nn.Module, group: object, width: int) -> np.ndarray:
+class _Writer(Protocol):
+    """A convolution or a linear layer."""
+
+    weight: Tensor
+    bias: Tensor | None
+
+
+class _Norm(Protocol):
+    """A batch norm that has weights and statistics."""
+
+    weight: Tensor
+    bias: Tensor
+    running_mean: Tensor
+    running_var: Tensor
+    eps: float
+
+
+def _fold(model: nn.Module, group: ChannelGroup, width: int) -> np.ndarray:
     """Cluster one group's filters, put each cluster's mean in the place of its first member; return who stays."""
-    conv = model.get_submodule(group.name)  # type: ignore[attr-defined]
-    norm = model.get_submodule(group.batch_norms[0].module)  # type: ignore[attr-defined]
+    conv = cast(_Writer, model.get_submodule(group.name))
+    norm = cast(_Norm, model.get_submodule(group.batch_norms[0].module))
     scale = norm.weight / (norm.running_var + norm.eps).sqrt()
     shift = norm.bias - norm.running_mean * scale
     if conv.bias is not None:
@@ -98,9 +116,9 @@ def _fold(model: nn.Module, group: object, width: int) -> np.ndarray:
 
 def _merge(
     model: nn.Module,
-    group: object,
-    conv: nn.Module,
-    norm: nn.Module,
+    group: ChannelGroup,
+    conv: _Writer,
+    norm: _Norm,
     members: np.ndarray,
     filters: Tensor,
     shift: Tensor,
@@ -115,7 +133,8 @@ def _merge(
     conv.weight[first] = (rows.mean(0) * repair).reshape(conv.weight[first].shape)
     norm.weight[first], norm.bias[first] = (norm.running_var[first] + norm.eps).sqrt(), shift[members].mean()
     norm.running_mean[first] = 0 if conv.bias is None else conv.bias[first]
-    for reader in group.readers:  # type: ignore[attr-defined]
+    for reader in group.readers:
+        assert reader.weight is not None
         weight = model.get_parameter(reader.weight)
         places = [int(reader.weight_index[p]) for u in members for p in np.flatnonzero(reader.units == u)]
         weight[:, places[0]] = weight[:, places].sum(1)

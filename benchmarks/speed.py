@@ -33,7 +33,7 @@ GOALS = {"resnet50": 2.0, "densenet121": 10.0, "mobilenet_v2": 1.0}
 def model_of(name: str) -> nn.Module:
     """A torchvision network whose batch norms look trained, so that there is something to cluster."""
     torch.manual_seed(0)
-    net = getattr(import_torchvision().models, name)(weights=None)
+    net: nn.Module = getattr(import_torchvision().models, name)(weights=None)
     for m in net.modules():
         if isinstance(m, nn.BatchNorm2d):
             nn.init.uniform_(m.weight, 0.1, 1.5)

@@ -34,7 +34,9 @@ class Bare:
     """The loop of a tutorial."""
 
     def __init__(self, model: nn.Module, pictures: Pictures) -> None:
-        self.model = copy.deepcopy(model).to(memory_format=torch.channels_last).train()
+        # torch's annotations do not know the argument
+        self.model: nn.Module = copy.deepcopy(model).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.model.train()
         self.optimiser = torch.optim.SGD(self.model.parameters(), 0.1, 0.9, weight_decay=1e-4, nesterov=True)
         self.images, self.labels = pictures.batch(torch.arange(BATCH))
 
@@ -49,7 +51,7 @@ def measured(model: nn.Module, pictures: Pictures) -> list[tuple[float, float]]:
     bare, pairs, steps = Bare(model, pictures), [], 0
     began = time.process_time()
 
-    def in_turn(_: nn.Module, lr: float) -> None:
+    def in_turn(network: nn.Module, lr: float) -> None:
         nonlocal steps, began
         steps += 1
         if steps % BLOCK:

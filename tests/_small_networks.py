@@ -16,7 +16,7 @@ def trained(model: nn.Module) -> nn.Module:
         if isinstance(module, nn.BatchNorm2d):
             nn.init.normal_(module.weight, 0.5, 0.2)
             nn.init.normal_(module.bias, 0, 0.5)
-            nn.init.normal_(module.running_mean, 0, 0.1)
+            nn.init.normal_(module.get_buffer("running_mean"), 0, 0.1)
     return model.eval()
 
 
@@ -41,7 +41,8 @@ class Dense(nn.Module):
         x = self.first(x)
         x = torch.cat([x, self.second(x)], 1)
         x = torch.cat([x, self.scale * self.third(x)], 1)
-        return self.head(x.mean((2, 3)))
+        out: Tensor = self.head(x.mean((2, 3)))
+        return out
 
 
 class Mobile(nn.Module):
@@ -57,7 +58,8 @@ class Mobile(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         x = self.stem(x)
         x = x + self.project(self.depthwise(self.expand(x)))
-        return self.head(x.mean((2, 3)))
+        out: Tensor = self.head(x.mean((2, 3)))
+        return out
 
 
 class Tied(nn.Module):
@@ -72,7 +74,8 @@ class Tied(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.right(self.left(self.stem(x)))
-        return self.head(x.mean((2, 3)).reshape(-1, self.width))
+        out: Tensor = self.head(x.mean((2, 3)).reshape(-1, self.width))
+        return out
 
 
 Build = Callable[[], nn.Module]

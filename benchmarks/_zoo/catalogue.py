@@ -66,8 +66,8 @@ def build(library: str, name: str, kind: str) -> nn.Module:
             f"{name}.yaml", verbose=False
         )
         return made
-    found: Any = models.get_model(name, weights=None, **_without_weights(name, kind))
-    return found.backbone if kind == "detection" else found
+    found: nn.Module = models.get_model(name, weights=None, **_without_weights(name, kind))
+    return found.get_submodule("backbone") if kind == "detection" else found
 
 
 def _without_weights(name: str, kind: str) -> dict[str, Any]:

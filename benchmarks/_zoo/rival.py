@@ -42,7 +42,9 @@ def prune(model: nn.Module, example: Any) -> None:
     with torch.no_grad():
         outs = [t.shape for t in tensors_in(model(*args)) if t.ndim > 1]
     wide = {shape[1] for shape in outs} | {shape[-1] for shape in outs}
-    kept = [m for m in model.modules() if isinstance(m, nn.Linear) and m.out_features in wide]
+    kept: list[nn.Module] = [
+        m for m in model.modules() if isinstance(m, nn.Linear) and m.out_features in wide
+    ]
     kept += [m for m in model.modules() if isinstance(m, nn.modules.conv._ConvNd) and m.out_channels in wide]
     pruner = torch_pruning.pruner.MagnitudePruner(
         model, example, importance=torch_pruning.importance.MagnitudeImportance(p=2), pruning_ratio=RATIO,
