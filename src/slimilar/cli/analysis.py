@@ -11,7 +11,7 @@ import typer
 from slimilar.cli import options
 from slimilar.cli.opened import Opened, open_model
 from slimilar.cli.output import Output, escape, less, plot
-from slimilar.cli.planning import Asked, calibrated, command_of, make_plan, show_frozen
+from slimilar.cli.planning import Asked, command_of, planned, show_frozen
 
 if TYPE_CHECKING:
     from slimilar.plan import Cut, Plan
@@ -47,9 +47,7 @@ def analyze(
     out = Output(json, quiet)
     opened = open_model(model, weights, input, base)
     asked = _asked(residual, linkage, exclude, min_channels, criterion, calibrate, seed, trained)
-    shown = calibrated(out, opened, asked, pictures, normalise)
-    asked = asked.settled(shown)
-    plan = make_plan(out, opened, asked, shown)
+    asked, _, plan = planned(out, opened, asked, pictures, normalise)
     cuts = reachable(plan)
     out.say(f"[bold]{escape(opened.title)}[/]  {plan.before}")
     _show_layers(out, plan, cuts)
@@ -157,9 +155,7 @@ def explore(
     output = Output(json, quiet)
     opened = open_model(model, weights, input, base)
     asked = _asked(residual, linkage, exclude, min_channels, criterion, calibrate, seed, trained)
-    shown = calibrated(output, opened, asked, pictures, normalise)
-    asked = asked.settled(shown)
-    plan = make_plan(output, opened, asked, shown)
+    asked, _, plan = planned(output, opened, asked, pictures, normalise)
     page = _write_page(output, out, opened, asked, plan)
     output.answer({"report": str(page)})
     if open:

@@ -87,7 +87,7 @@ def command_of(opened: Opened, asked: Asked) -> str:
     return " ".join(filter(None, [opened.command, asked.words()]))
 
 
-def calibrated(out: Output, opened: Opened, asked: Asked, count: int | None, normalise: str) -> Any:
+def _calibrated(out: Output, opened: Opened, asked: Asked, count: int | None, normalise: str) -> Any:
     """Return pictures, read or synthesised, or None where none are asked for; with labels where they are needed."""
     criterion = asked.settled(None).criterion  # what "auto" may come to needs nothing
     check_needs(criterion, asked.calibrate, asked.trained, opened.model)
@@ -100,6 +100,20 @@ def calibrated(out: Output, opened: Opened, asked: Asked, count: int | None, nor
 
         made = {} if count is None else {"count": count}
         return synthesize(opened.model, opened.example(), seed=asked.seed, progress=tell.stage, **made)
+
+
+def planned(
+    out: Output,
+    opened: Opened,
+    asked: Asked,
+    count: int | None,
+    normalise: str,
+    threshold: float | None = None,
+) -> tuple[Asked, Any, Plan]:
+    """Return what was asked with "auto" settled, the pictures that were looked at, and the plan."""
+    shown = _calibrated(out, opened, asked, count, normalise)
+    settled = asked.settled(shown, threshold)
+    return settled, shown, make_plan(out, opened, settled, shown)
 
 
 def make_plan(out: Output, opened: Opened, asked: Asked, calibration: Any = None) -> Plan:

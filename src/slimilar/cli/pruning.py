@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from slimilar.cli import options
 from slimilar.cli.opened import Opened, folder_for, open_model, parse_layers
 from slimilar.cli.output import Output, escape, less
-from slimilar.cli.planning import Asked, Remembered, calibrated, command_of, make_plan, show_frozen
+from slimilar.cli.planning import Asked, Remembered, command_of, planned, show_frozen
 
 if TYPE_CHECKING:
     from slimilar.latency import Found
@@ -58,9 +58,7 @@ def prune(
         residual, linkage, tuple(exclude or ()), min_channels, criterion, calibrate, substitute, seed, trained
     )
     opened = open_model(model, weights, input, base)
-    shown = calibrated(output, opened, asked, pictures, normalise)
-    asked = asked.settled(shown, threshold)
-    plan = make_plan(output, opened, asked, shown)
+    asked, shown, plan = planned(output, opened, asked, pictures, normalise, threshold)
     found = None
     if latency is not None:
         found = _within(output, opened, plan, latency, cut_options)
