@@ -34,8 +34,8 @@ TASKS = ("ours", "rival", "exported")
 class Worker:
     """A process that tries models; a new one is started when the last has died."""
 
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
+    def __init__(self, seconds: float, memory: int) -> None:
+        self.seconds, self.memory = seconds, memory
         self.process: subprocess.Popen[str] | None = None
 
     def ask(self, task: str, entry: Entry) -> dict[str, Any]:
@@ -66,7 +66,7 @@ class Worker:
         path = os.pathsep.join(filter(None, [str(here), os.environ.get("PYTHONPATH")]))
         environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "_zoo.worker"], cwd=here, env=environment, text=True,
+            [sys.executable, "-m", "_zoo.worker", str(self.memory)], cwd=here, env=environment, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         return self.process
@@ -122,6 +122,7 @@ def main() -> None:
     parser.add_argument("--again", default="", help="statuses to be tried once more, by comma")
     parser.add_argument("--part", default="0/1", help="1/3: the second of three parts, for several processes")
     parser.add_argument("--seconds", type=float, default=60, help="of processor time for each task")
+    parser.add_argument("--memory", type=int, default=16, help="GiB that a model may take")
     parser.add_argument("--log", type=Path, default=RESULTS / "zoo.jsonl", help="the file of the rows")
     parser.add_argument("--table", action="store_true", help="print the table only")
     options = parser.parse_args()
@@ -135,7 +136,8 @@ def run(picked: list[Entry], options: argparse.Namespace) -> None:
     """Try what has no row yet; write each row as soon as it is known."""
     done, again = read(options.log), set(filter(None, options.again.split(",")))
     part, parts = map(int, options.part.split("/"))
-    worker, same = Worker(options.seconds), {"limit": options.seconds, "commit": commit("benchmarks/_zoo")}
+    worker = Worker(options.seconds, options.memory)
+    same = {"limit": options.seconds, "memory": options.memory, "commit": commit("benchmarks/_zoo")}
     wanted = {"with": (True,), "without": (False,), "both": (True, False)}[options.norms]
     mine = [(i, e) for i, e in list(enumerate(picked))[part::parts] if (e.batch_norms > 0) in wanted]
     try:

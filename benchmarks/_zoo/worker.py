@@ -5,7 +5,6 @@ A process of its own, so that a crash or an endless loop costs one row and not t
 
 from __future__ import annotations
 
-import copy
 import json
 import os
 import resource
@@ -32,7 +31,6 @@ from slimilar.trace import arguments, tensors_in
 
 TARGET = 0.6  # of the FLOPs, where it can be reached
 ENOUGH = 0.7
-MEMORY = 16 * 2**30  # bytes that one model may take
 _FRAMES = (8, 16)  # of a video to try, the few first
 
 
@@ -143,10 +141,9 @@ def _structure(plan: Plan) -> dict[str, Any]:
 
 
 def _train_step(model: nn.Module, example: Any) -> None:
-    small = copy.deepcopy(model).train()
     args, kwargs = arguments(example)
-    optimiser = torch.optim.SGD([p for p in small.parameters() if p.requires_grad], lr=1e-3)
-    outs = tensors_in(small(*args, **kwargs))
+    optimiser = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=1e-3)
+    outs = tensors_in(model.train()(*args, **kwargs))
     torch.stack([t.square().mean() for t in outs if t.is_floating_point()]).sum().backward()
     optimiser.step()
 
@@ -163,11 +160,12 @@ _TASKS = {"ours": ours, "rival": rival, "exported": exported}
 
 
 def main() -> None:
-    """Answer until standard input ends."""
+    """Answer until standard input ends; the one argument is how many GiB of memory there are."""
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
+    memory = int(sys.argv[1]) * 2**30
     resource.setrlimit(
-        resource.RLIMIT_AS, (MEMORY, MEMORY)
+        resource.RLIMIT_AS, (memory, memory)
     )  # else the system ends whichever process it likes
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # models print; the answers must stay readable
