@@ -16,7 +16,6 @@ from typing import Protocol, cast
 import numpy as np
 import torch
 from _accuracy.pictures import Task
-from scipy.cluster.vq import kmeans2
 from torch import Tensor, nn
 
 import slimilar
@@ -105,13 +104,30 @@ def _fold(model: nn.Module, group: ChannelGroup, width: int) -> np.ndarray:
         shift = shift + conv.bias * scale
     filters = conv.weight.flatten(1) * scale[:, None]
     points = torch.cat([filters, shift[:, None]], 1).double().numpy()
-    _, label = kmeans2(points, width, minit="++", seed=0, iter=50)
+    label = clusters(points, width)
     kept = np.zeros(len(label), np.bool_)
-    for c in np.unique(label):
+    for c in range(width):
         members = np.flatnonzero(label == c)
         kept[members[0]] = True
         _merge(model, group, conv, norm, members, filters, shift)
     return kept
+
+
+def clusters(points: np.ndarray, width: int) -> np.ndarray:
+    """Label every row with one of exactly `width` clusters by k-means, none of them empty.
+
+    K-means may leave a cluster empty, as when rows are equal; the cut would then be narrower than was asked. Such a
+    cluster gets the row that is farthest from the mean of its own, of those that are not alone there.
+    """
+    from sklearn.cluster import KMeans
+
+    found = KMeans(width, n_init=10, random_state=0).fit(points)
+    label = found.labels_.copy()
+    away = np.linalg.norm(points - found.cluster_centers_[label], axis=1)
+    for empty in np.setdiff1d(np.arange(width), label):
+        alone = np.bincount(label, minlength=width)[label] == 1
+        label[np.where(alone, -1, away).argmax()] = empty
+    return label
 
 
 def _merge(
