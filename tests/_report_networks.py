@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from _small_networks import layer
 
+EXAMPLE = torch.zeros(1, 3, 16, 16)
 HOSTILE = (
     "</script><script>hacked=1</script>",
     "<img src=x onerror='hacked=1'>",
