@@ -122,7 +122,7 @@ def clusters(points: np.ndarray, width: int) -> np.ndarray:
     from sklearn.cluster import KMeans
 
     found = KMeans(width, n_init=10, random_state=0).fit(points)
-    label = found.labels_.copy()
+    label: np.ndarray = found.labels_.copy()
     away = np.linalg.norm(points - found.cluster_centers_[label], axis=1)
     for empty in np.setdiff1d(np.arange(width), label):
         alone = np.bincount(label, minlength=width)[label] == 1
