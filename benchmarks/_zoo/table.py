@@ -32,18 +32,14 @@ def kind(reason: str) -> str:
 
 
 def spent(row: Row) -> float:
-    """Return our own seconds: to look at the network, to choose what leaves, to rewrite and verify.
-
-    Rows before commit cbb9e27 do not have those of choosing.
-    """
+    """Return our own seconds: to look at the network, to choose what leaves, to rewrite and verify."""
     return float(sum(row.get(f"seconds_{part}", 0) for part in ("analyze", "cut", "rewrite")))
 
 
 _HOW = "Random weights; FLOPs cut to 60 % where possible (residual: inner, else joint); judged by the weights alone."
 _NOTES = (
-    "Both tools on one machine that had other work, one after the other, in the order of size (--tasks and --seconds):",
-    "the limit is of processor time, and covers building, checking and the training step too.",
-    "On commit b9db81a the seconds of choosing what leaves were not counted. Since ab76de1 at most 16 GiB of memory.",
+    "On one machine that had other work, in the order of size, each tool by itself (--tasks, --seconds, --memory). The",
+    "limit is of processor time, and covers building, checking and the training step too; at most 16 GiB of memory.",
 )
 
 
@@ -120,14 +116,13 @@ def _side_by_side(rows: Rows) -> Iterator[str]:
     both = [(rows[m, "ours"], rows[m, "rival"]) for m, t in rows if t == "ours" and (m, "rival") in rows]
     good = [(a, b) for a, b in both if a["status"] == b["status"] == "pass"]
     if good:
-        timed = [(a, b) for a, b in good if "seconds_cut" in a]  # rows of old do not count all that we do
-        mine = sum(spent(a) for a, _ in timed)
-        theirs = sum(b["seconds_prune"] for _, b in timed)
+        mine = sum(spent(a) for a, _ in good)
+        theirs = sum(b["seconds_prune"] for _, b in good)
         ended = [(a, b) for a, b in both if "time-out" not in (a["status"], b["status"])]
         yield (
             f"Both came to an end: {len(ended)} of {len(both)}; passes {sum(a['status'] == 'pass' for a, _ in ended)} "
-            f"against {sum(b['status'] == 'pass' for _, b in ended)}. Where both pass ({len(good)}; "
-            f"{len(timed)} timed alike): {mine:.0f} s with verification against {theirs:.0f} s without."
+            f"against {sum(b['status'] == 'pass' for _, b in ended)}. Where both pass ({len(good)}): "
+            f"{mine:.0f} s with verification against {theirs:.0f} s without."
         )
     other = [m for (m, t), r in rows.items() if t == "ours" and r.get("criterion")]
     far = [m for (m, t), r in rows.items() if t == "ours" and r.get("flops_left", 0) > 0.705]
