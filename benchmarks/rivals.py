@@ -102,14 +102,14 @@ def _fold(model: nn.Module, group: ChannelGroup, width: int) -> np.ndarray:
     shift = norm.bias - norm.running_mean * scale
     if conv.bias is not None:
         shift = shift + conv.bias * scale
-    filters, beta = conv.weight.flatten(1) * scale[:, None], norm.bias.clone()
+    filters = conv.weight.flatten(1) * scale[:, None]
     points = torch.cat([filters, shift[:, None]], 1).double().numpy()
     label = clusters(points, width)
     kept = np.zeros(len(label), np.bool_)
     for c in range(width):
         members = np.flatnonzero(label == c)
         kept[members[0]] = True
-        _merge(model, group, conv, norm, members, filters, shift, beta)
+        _merge(model, group, conv, norm, members, filters, shift)
     return kept
 
 
@@ -138,7 +138,6 @@ def _merge(
     members: np.ndarray,
     filters: Tensor,
     shift: Tensor,
-    beta: Tensor,
 ) -> None:
     first, rows = int(members[0]), filters[members]
     unit = torch.nn.functional.normalize(rows, dim=1)
@@ -148,9 +147,7 @@ def _merge(
         n / (n + (n * n - n) * alike.clamp(0, 1)).sqrt() if n > 1 else 1.0
     )  # averaging shrinks the spread
     conv.weight[first] = (rows.mean(0) * repair).reshape(conv.weight[first].shape)
-    mean = beta[members].mean()  # of the output: the repair is of the spread around it
-    norm.weight[first] = (norm.running_var[first] + norm.eps).sqrt()
-    norm.bias[first] = mean + repair * (shift[members].mean() - mean)
+    norm.weight[first], norm.bias[first] = (norm.running_var[first] + norm.eps).sqrt(), shift[members].mean()
     norm.running_mean[first] = 0 if conv.bias is None else conv.bias[first]
     for reader in group.readers:
         assert reader.weight is not None
