@@ -52,13 +52,13 @@ class Entry:
         return f"{self.library}/{self.name}"
 
 
-def build(library: str, name: str, kind: str) -> nn.Module:
-    """Return a model with random weights."""
+def build(library: str, name: str, kind: str, size: int | None = None) -> nn.Module:
+    """Return a model with random weights; one of timm's for pictures of a size, if it is given."""
     models = import_torchvision("torchvision.models")
     if library == "timm":
         import timm
 
-        return timm.create_model(name)
+        return timm.create_model(name) if size is None else timm.create_model(name, img_size=size)
     if library == "ultralytics":
         from ultralytics.nn import tasks
 

@@ -13,6 +13,7 @@ import time
 import traceback
 import warnings
 from collections import Counter
+from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -31,25 +32,46 @@ from slimilar.trace import arguments, tensors_in
 
 TARGET = 0.6  # of the FLOPs, where it can be reached
 ENOUGH = 0.7
+_LARGE = 256  # pixels; a fixed size beyond is not small input
+_SMALLER = (112, 128, 224)
 _FRAMES = (8, 16)  # of a video to try, the few first
 
 
 def prepared(entry: Entry) -> tuple[nn.Module, Any]:
     """Return a model with random weights, and the smallest input it takes."""
-    model = oracle.randomise(build(entry.library, entry.name, entry.kind))
     problem: Exception | None = None
-    # heads that run in training only need larger pictures than the rest
-    sizes = (299,) if getattr(model, "aux_logits", False) else entry.sizes
-    for size, frames in product(sizes, _FRAMES if entry.kind == "video" else (0,)):
-        example = _example(entry, size, frames)
+    for made_for, sizes in _makes(entry):
         try:
-            args, kwargs = arguments(example)
-            with torch.no_grad():
-                model(*args, **kwargs)
-            return model, example
+            model = oracle.randomise(build(entry.library, entry.name, entry.kind, made_for))
+            return model, _taken(entry, model, sizes)
         except Exception as error:
             problem = error
-    raise RuntimeError(f"no input size of {sizes} is taken: {problem}") from problem
+    raise RuntimeError(f"no input size of {entry.sizes} is taken: {problem}") from problem
+
+
+def _makes(entry: Entry) -> Iterator[tuple[int | None, tuple[int, ...]]]:
+    """Yield ways to build a model: what is made for large pictures alone can often be made for smaller ones."""
+    if entry.library == "timm" and entry.sizes[0] > _LARGE:
+        yield from ((size, (size,)) for size in _SMALLER)
+    yield None, entry.sizes
+
+
+def _taken(entry: Entry, model: nn.Module, sizes: tuple[int, ...]) -> Any:
+    """Return the smallest input that a model takes, or raise what it raised last."""
+    # heads that run in training only need larger pictures than the rest
+    sizes = (299,) if getattr(model, "aux_logits", False) else sizes
+    tried = list(product(sizes, _FRAMES if entry.kind == "video" else (0,)))
+    for i, (size, frames) in enumerate(tried):
+        example = _example(entry, size, frames)
+        args, kwargs = arguments(example)
+        try:
+            with torch.no_grad():
+                model(*args, **kwargs)
+            break
+        except Exception:
+            if i + 1 == len(tried):
+                raise
+    return example
 
 
 def _example(entry: Entry, size: int, frames: int) -> Any:
