@@ -47,7 +47,12 @@ class Worker:
         process.stdin.flush()
         line = process.stdout.readline() if self._answers(process) else None
         if line:
-            return dict(json.loads(line))
+            row = dict(json.loads(line))
+            if (
+                row["status"] == "out of memory"
+            ):  # what it held need not come back, and the next would lack it
+                self.stop()
+            return row
         self.stop()
         return {"status": "crash" if line == "" else "time-out", "seconds": self.seconds}
 
