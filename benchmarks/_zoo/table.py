@@ -36,10 +36,11 @@ def spent(row: Row) -> float:
     return float(sum(row.get(f"seconds_{part}", 0) for part in ("analyze", "cut", "rewrite")))
 
 
+_MEMORY = 16  # GiB, if a row does not say another number
 _HOW = "Random weights; FLOPs cut to 60 % where possible (residual: inner, else joint); judged by the weights alone."
 _NOTES = (
     "On one machine that had other work, in the order of size, each tool by itself (--tasks, --seconds, --memory). The",
-    "limit is of processor time, and covers building, checking and the training step too; at most 16 GiB of memory.",
+    f"limit is of processor time, with building, checking and the training step; {_MEMORY} GiB of memory at most.",
 )
 
 
@@ -72,11 +73,16 @@ def _runs(entries: list[Entry], main: Rows, rest: Rows) -> Iterator[str]:
         ("Exports of Slimilar's", "exported", main, -(-apart // EXPORT_EVERY)),
         ("Slimilar without batch norm", "ours", rest, len(without_norms(entries))),
     ):
-        runs = Counter((r.get("commit", "?"), r.get("limit", 0)) for (_, t), r in rows.items() if t == task)
-        parts = (f"{n} on commit {commit} with {limit:g} s" for (commit, limit), n in runs.most_common())
+        runs = Counter((r.get("commit", "?"), _limits(r)) for (_, t), r in rows.items() if t == task)
+        parts = (f"{n} on commit {commit} with {limits}" for (commit, limits), n in runs.most_common())
         short = f"; {of - runs.total()} not tried" if of > runs.total() else ""
         longest = max((r["seconds"] for (_, t), r in rows.items() if t == task), default=0)
         yield f"  {title}: {', '.join(parts) or 'none'}{short}; the longest took {longest:.0f} s in all."
+
+
+def _limits(row: Row) -> str:
+    memory = row.get("memory", _MEMORY)
+    return f"{row.get('limit', 0):g} s" + (f" and {memory} GiB" if memory != _MEMORY else "")
 
 
 def _without(rows: Rows) -> Iterator[str]:
