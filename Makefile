@@ -27,6 +27,7 @@ $(RIVALS): $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,rivals,detectors]'
 	touch $@
 
+# Detectors bring a library of their own, for the zoo alone.
 $(DETECTORS): $(INSTALLED)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,detectors]'
 	touch $@

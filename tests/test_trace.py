@@ -220,6 +220,16 @@ def test_wrapped_models_are_unwrapped():
     assert pruned(torch.compile(chain(), backend="eager"))[0].out_channels == 5
 
 
+def test_what_cannot_be_copied_is_refused_in_words():
+    """A manager around a network holds locks, files or threads."""
+    manager = chain(nn.BatchNorm2d(6))
+    manager.lock = threading.Lock()
+    with pytest.raises(
+        slimilar.errors.TraceError, match="can be copied, but copying Sequential raised TypeError"
+    ):
+        slimilar.analyze(manager, X)
+
+
 def test_torchscript_is_refused_in_words():
     with torch.no_grad(), pytest.warns(DeprecationWarning, match="jit"):
         script = torch.jit.trace(chain(), X)

@@ -1,7 +1,7 @@
 """Which architectures are tried, and which are left out, by a stated rule.
 
 Everything of torchvision (classification, segmentation, video, optical flow, detection: the backbone) and of timm, and
-a detector of every family in ultralytics. All are built without memory. Those without batch norm come last. Of timm
+some detectors of ultralytics. All are built without memory. Those without batch norm come last. Of timm
 architectures that are made of the same modules (class names along each module's path, its own name without digits)
 in other numbers and widths, only the one with the fewest parameters is tried; `--all` tries every one.
 """

@@ -46,7 +46,8 @@ def prepared(entry: Entry) -> tuple[nn.Module, Any]:
             return model, _taken(entry, model, sizes)
         except Exception as error:
             problem = error
-    raise RuntimeError(f"no input size of {entry.sizes} is taken: {problem}") from problem
+    assert problem is not None
+    raise problem
 
 
 def _makes(entry: Entry) -> Iterator[tuple[int | None, tuple[int, ...]]]:
@@ -57,21 +58,20 @@ def _makes(entry: Entry) -> Iterator[tuple[int | None, tuple[int, ...]]]:
 
 
 def _taken(entry: Entry, model: nn.Module, sizes: tuple[int, ...]) -> Any:
-    """Return the smallest input that a model takes, or raise what it raised last."""
+    """Return the smallest input that a model takes, or raise with what it raised last."""
     # heads that run in training only need larger pictures than the rest
     sizes = (299,) if getattr(model, "aux_logits", False) else sizes
-    tried = list(product(sizes, _FRAMES if entry.kind == "video" else (0,)))
-    for i, (size, frames) in enumerate(tried):
+    problem: Exception | None = None
+    for size, frames in product(sizes, _FRAMES if entry.kind == "video" else (0,)):
         example = _example(entry, size, frames)
         args, kwargs = arguments(example)
         try:
             with torch.no_grad():
                 model(*args, **kwargs)
-            break
-        except Exception:
-            if i + 1 == len(tried):
-                raise
-    return example
+            return example
+        except Exception as error:
+            problem = error
+    raise RuntimeError(f"no input size of {sizes} is taken: {problem}") from problem
 
 
 def _example(entry: Entry, size: int, frames: int) -> Any:

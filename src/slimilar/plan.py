@@ -411,8 +411,20 @@ def nothing(frozen: tuple[Frozen, ...]) -> NothingToPrune:
             "the model must have layers that write channels (convolution, linear), got none that the example input "
             "reaches: is this the model you mean?"
         )
-    listed = "; ".join(f"{f.name}: {f.reason}" for f in frozen[:5])
-    more = f" and {len(frozen) - 5} more" if len(frozen) > 5 else ""
+    reasons: dict[str, list[str]] = {}
+    for f in frozen:
+        reasons.setdefault(f.reason, []).append(f.name)
+    common = sorted(reasons, key=lambda reason: -len(reasons[reason]))[:5]  # what holds for most comes first
+    listed = "; ".join(f"{_some(reasons[reason])}: {reason}" for reason in common)
     return NothingToPrune(
-        f"the model must have channels that can leave, but all of them have to stay ({listed}{more})"
+        f"the model must have channels that can leave, but all of them have to stay ({listed})"
     )
+
+
+def _some(names: list[str]) -> str:
+    """Return names for a sentence.
+
+    >>> _some(["conv1", "conv2"]), _some(["a", "b", "c", "d"])
+    ('conv1, conv2', 'a, b and 2 more')
+    """
+    return ", ".join(names) if len(names) < 4 else f"{names[0]}, {names[1]} and {len(names) - 2} more"

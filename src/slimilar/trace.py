@@ -49,7 +49,14 @@ def _with_training(model: nn.Module, example: Example, choices: Choices, seen: T
 
 def _trace_on_values(model: nn.Module, example: Example, choices: Choices) -> Trace:
     try:
-        return Tracer(shadow(model), choices, meta=False).run(example)
+        small = shadow(model)
+    except Exception as error:
+        raise TraceError(
+            f"the model must be one that can be copied, but copying {type(model).__name__} raised "
+            f"{type(error).__name__}: {error} (pass the module inside of it that computes)"
+        ) from error
+    try:
+        return Tracer(small, choices, meta=False).run(example)
     except InvalidInput:
         raise
     except Exception as error:
