@@ -63,7 +63,7 @@ bench: $(RIVALS)  ## run every benchmark and write benchmarks/results/
 		cat $$result; \
 	done
 
-screenshots: $(INSTALLED)  ## draw the pictures in docs/images/
+screenshots: $(INSTALLED)  ## draw the images in docs/images/
 	@scripts/ensure-browser
 	$(BIN)/python scripts/screenshots.py $(ARGS)
 

@@ -16,14 +16,9 @@ import numpy as np
 import scipy
 import torch
 
-from slimilar.similarity import (
-    Linkage,
-    channel_distance,
-    clusters,
-    linkage_tree,
-    normalise,
-    removal_order,
-)
+from slimilar.similarity.distances import channel_distance, normalise
+from slimilar.similarity.linkage import Linkage, linkage_tree, removal_order
+from slimilar.similarity.removal_order import clusters
 
 SEED = 0
 WIDTHS = (64, 128, 256, 512, 1024, 2048, 4096)

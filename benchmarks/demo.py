@@ -2,8 +2,8 @@
 
     python benchmarks/demo.py > benchmarks/results/demo.txt
 
-The shipped network and pictures, so everybody can measure the same. Accuracy is that of 1,000 test pictures, without
-fine-tuning; time is that of 32 pictures at once, all networks in turn, medians and 95 % intervals of the ratios.
+The shipped network and images, so everybody can measure the same. Accuracy is that of 1,000 test images, without
+fine-tuning; time is that of 32 images at once, all networks in turn, medians and 95 % intervals of the ratios.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 import torch
 
 import slimilar
-from slimilar.cost import human
+from slimilar.planning.cost import human
 
 SEED, SECONDS = 0, 20
 

@@ -4,7 +4,7 @@
 
 VGG-16 on CIFAR-10 at a third of its FLOPs, where the paper fine-tunes for 60 epochs and loses 0.7 points. The recipe is
 `quick` (three epochs, one cycle to 0.01, gradients clipped, crop and flip); a teacher is the network before pruning. It
-trains on the 45,000 training pictures out of which 1,024 have calibrated the fit; recipes were chosen on the others. A
+trains on the 45,000 training images out of which 1,024 have calibrated the fit; recipes were chosen on the others. A
 run that is stopped goes on; rows are appended to benchmarks/results/finetune.jsonl, the table is finetune.md.
 """
 
@@ -17,16 +17,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from _accuracy.images import FIT, Task, load
 from _accuracy.methods import METHODS
-from _accuracy.pictures import FIT, Task, load
 from _commit import commit
 from torch import nn
 
 import slimilar
-from slimilar.data import Pictures, cifar
-from slimilar.files import write_text
+from slimilar.data import Images, cifar
 from slimilar.models.checkpoints import Pretrained, pretrained
 from slimilar.train import Settings, evaluate, finetune, recipe
+from slimilar.utils.atomic import write_text
 
 RESULTS = Path(__file__).parent / "results"
 WORDS = {"ours": "chosen by span and fitted", "none": "plain removal by similarity (the paper)"}
@@ -69,7 +69,7 @@ def main() -> None:
 
 
 def _tuned(args: argparse.Namespace, found: Pretrained, start: str, taught: bool) -> dict[str, Any]:
-    """Prune, fine-tune, score on all test pictures."""
+    """Prune, fine-tune, score on all test images."""
     train, test = (
         cifar(found.dataset, split, args.data).normalised(found.normalisation) for split in ("train", "test")
     )
@@ -87,8 +87,8 @@ def _tuned(args: argparse.Namespace, found: Pretrained, start: str, taught: bool
         "seconds": round(time.perf_counter() - began),
         "cpu": round(time.process_time() - cpu),
         "threads": args.threads,
-        "training pictures": FIT,
-        "test pictures": len(test),
+        "training images": FIT,
+        "test images": len(test),
         "torch": torch.__version__,
         "slimilar": slimilar.__version__,
         "commit": commit("benchmarks/_accuracy"),
@@ -106,7 +106,7 @@ def _small(args: argparse.Namespace, start: str) -> nn.Module:
     return slimilar.load(file, fresh)
 
 
-def _percent(model: nn.Module, test: Pictures) -> float:
+def _percent(model: nn.Module, test: Images) -> float:
     return round(100 * evaluate(model, test).accuracy, 2)
 
 
@@ -115,7 +115,7 @@ def _table(rows: list[dict[str, Any]]) -> str:
         "# A short fine-tuning after pruning",
         "",
         "Command: `python benchmarks/finetune.py --data FOLDER`; seeds, versions and commits in the .jsonl file.",
-        "Accuracy in % on all 10,000 test pictures. Recipe `quick`: three epochs of 45,000 pictures, one cycle to a",
+        "Accuracy in % on all 10,000 test images. Recipe `quick`: three epochs of 45,000 images, one cycle to a",
         "rate of 0.01, batches of 64, gradients clipped to a norm of 1, crop and flip. One seed. The paper loses",
         "0.7 points at this cut, after 60 epochs.",
         "",

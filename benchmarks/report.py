@@ -22,13 +22,13 @@ import torch
 from clustering import processor
 
 from slimilar import analyze
-from slimilar._torchvision import import_torchvision
-from slimilar.groups import Residual
+from slimilar.graph.groups import Residual
 from slimilar.report import write_report
+from slimilar.utils.torchvision_compat import import_torchvision
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from _browser import Opened, started
-from _small_networks import trained
+from helpers.browser import Opened, started
+from helpers.small_networks import trained
 
 SEED, LOADS = 0, 5
 NETWORKS: tuple[tuple[str, Residual], ...] = (

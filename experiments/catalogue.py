@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slimilar.names import choose
+from slimilar.utils.suggestions import choose
 
 if TYPE_CHECKING:
     from experiments.ledger import Ledger
@@ -97,12 +97,12 @@ def write(name: str, ledger: Ledger, stem: Path) -> list[Path]:
     """Write the table and the figures of a ledger beside it; nothing is computed."""
     from experiments.figures import save
     from experiments.tables import document
-    from slimilar.files import write_text
+    from slimilar.utils.atomic import write_text
 
     module: Any = importlib.import_module(f"experiments.{name}")
     ledger.write()
     figures = module.figures(ledger)
     files = [file for part, figure in figures.items() for file in save(figure, stem, part)]
-    pictures = [file.name for file in files if file.suffix == ".svg"]
-    page = write_text(stem.with_suffix(".md"), document(ledger, module.table(ledger), pictures))
+    images = [file.name for file in files if file.suffix == ".svg"]
+    page = write_text(stem.with_suffix(".md"), document(ledger, module.table(ledger), images))
     return [ledger.path, page, *files]

@@ -15,13 +15,13 @@ from experiments.tables import table as markdown
 
 @dataclass(frozen=True)
 class Settings:
-    """`budgets` are shares of FLOPs that are left, `pictures` those that the substitute is fitted to."""
+    """`budgets` are shares of FLOPs that are left, `images` those that the substitute is fitted to."""
 
     networks: tuple[str, ...]
     methods: tuple[str, ...]
     budgets: tuple[str, ...]
     sparse_epochs: int
-    pictures: int
+    images: int
 
 
 APART = True  # fitted networks have the scale's recipe for them
@@ -46,7 +46,7 @@ def run(bench: Bench) -> None:
     settings = bench.settings
     for name in settings.networks:
         compared(
-            bench, name, settings.methods, settings.budgets, settings.sparse_epochs, settings.pictures, APART
+            bench, name, settings.methods, settings.budgets, settings.sparse_epochs, settings.images, APART
         )
 
 
@@ -62,8 +62,8 @@ def table(ledger: Ledger) -> str:
         ]  # fmt: skip
         head = ["method", *(f"{100 * float(b):.0f} % of FLOPs left" for b in settings["budgets"])]
         words = (
-            f"{LABELS[network]}. Unpruned: {base['accuracy']:.2f} % of {base['pictures']} test pictures. In brackets: "
-            f"before fine-tuning. The substitution is fitted to {settings['pictures']:,} unlabelled training pictures. "
+            f"{LABELS[network]}. Unpruned: {base['accuracy']:.2f} % of {base['images']} test images. In brackets: "
+            f"before fine-tuning. The substitution is fitted to {settings['images']:,} unlabelled training images. "
             f"NS, SSL and SFP have a training phase before pruning, which the others do not have.{apart(ledger)}"
         )
         parts += [words, markdown(head, rows)]

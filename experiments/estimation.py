@@ -19,20 +19,21 @@ from experiments.figures import BLUE, GREY, ORANGE, canvas
 from experiments.ledger import Ledger
 from experiments.tables import percent
 from experiments.tables import table as markdown
-from slimilar.prune import apply
-from slimilar.similarity import activation_distance, linkage_tree
+from slimilar.pipeline import apply
+from slimilar.similarity.distances import activation_distance
+from slimilar.similarity.linkage import linkage_tree
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Cuts are (share of FLOPs removed, what the readers of removed channels do instead)."""
+    """Cuts are (share of FLOPs removed, what the consumers of removed channels do instead)."""
 
     network: str
     batches: tuple[int, ...]
     trials: int
     cuts: tuple[tuple[float, str], ...]
     finetune: bool
-    test: int | None  # test pictures of a trial: there are many trials
+    test: int | None  # test images of a trial: there are many trials
     layers: tuple[str, ...]  # whose matrices are shown
 
 
@@ -69,7 +70,7 @@ def run(bench: Bench) -> None:
 
 
 def _batch(network: Network, size: int, trial: int, seed: int) -> Tensor:
-    """Return random training pictures; other ones in every trial, the same in every run."""
+    """Return random training images; other ones in every trial, the same in every run."""
     generator = torch.Generator().manual_seed(1000 * (seed + 1) + trial)
     assert network.train is not None
     return network.train.batch(torch.randperm(len(network.train), generator=generator)[:size])[0]
@@ -152,9 +153,9 @@ def _times(bench: Bench) -> dict[str, Any]:
     network = bench.network(bench.settings.network)
     found: dict[str, Any] = {"batch norm": _seconds(lambda: by_norm(network.model), 5)}
     for size in bench.settings.batches:
-        pictures = _batch(network, size, 0, bench.seed)
-        held = outputs(network.model, pictures)
-        found[f"activations of {size}"] = _seconds(partial(by_activations, network.model, pictures), 1)
+        images = _batch(network, size, 0, bench.seed)
+        held = outputs(network.model, images)
+        found[f"activations of {size}"] = _seconds(partial(by_activations, network.model, images), 1)
         found[f"matrices of {size}"] = _seconds(partial(_matrices_of, held), 1)
     return {"times": found}
 
@@ -184,7 +185,7 @@ def table(ledger: Ledger) -> str:
     words = (
         f"{LABELS[settings['network']]}. {_unpruned(ledger)} Pruned networks are scored on "
         f"{settings['test'] or 'all'} of them, {'after' if settings['finetune'] else 'without any'} fine-tuning; "
-        "the linear substitute knows batch norms and filters, and no pictures."
+        "the linear substitute knows batch norms and filters, and no images."
     )
     return "\n\n".join(
         [
@@ -201,7 +202,7 @@ def table(ledger: Ledger) -> str:
 
 def _unpruned(ledger: Ledger) -> str:
     row = ledger.find(method="base")
-    return "" if row is None else f"Unpruned: {row['accuracy']:.2f} % of {row['pictures']} test pictures."
+    return "" if row is None else f"Unpruned: {row['accuracy']:.2f} % of {row['images']} test images."
 
 
 def _accuracies(ledger: Ledger, settings: dict[str, Any]) -> str:
@@ -264,7 +265,7 @@ def _accuracy_figure(ledger: Ledger) -> Any:
         axis.plot(places, [np.mean(t) for t in trials], color=BLUE, lw=1.8, marker="o", ms=4)
         axis.axhline(expected[i], color=ORANGE, ls=":", lw=1.8)
         axis.set_xticks(places, [str(b) for b in batches])
-        axis.set_xlabel("pictures in a batch")
+        axis.set_xlabel("images in a batch")
         what = "" if substitute == "none" else f", {substitute} substitute"
         axis.set_title(f"FLOPs −{100 * share:.0f} %{what}")
     axes[0, 0].set_ylabel("test accuracy in %")

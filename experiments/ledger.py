@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from slimilar.errors import StoreError
-from slimilar.files import write_text
+from slimilar.utils.atomic import write_text
 
 Row = dict[str, Any]
 

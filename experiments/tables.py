@@ -52,7 +52,7 @@ def _commits(ledger: Ledger) -> str:
     return f" Made by commit {', '.join(found)}." if found else ""
 
 
-def document(ledger: Ledger, body: str, pictures: Sequence[str]) -> str:
+def document(ledger: Ledger, body: str, images: Sequence[str]) -> str:
     """Return the page of an experiment: header, table, figures."""
     header = ledger.header
     versions = ", ".join(f"{name} {version}" for name, version in header["versions"].items())
@@ -68,6 +68,6 @@ def document(ledger: Ledger, body: str, pictures: Sequence[str]) -> str:
         "",
         body,
         "",
-        *(f"![{header['experiment']}]({name})\n" for name in pictures),
+        *(f"![{header['experiment']}]({name})\n" for name in images),
     ]
     return "\n".join(lines).rstrip() + "\n"

@@ -11,9 +11,9 @@ import torch
 from _commit import commit
 
 import slimilar
+from _accuracy.images import CALIBRATION
 from _accuracy.methods import METHODS
-from _accuracy.pictures import CALIBRATION
-from slimilar.files import write_text
+from slimilar.utils.atomic import write_text
 
 GOALS = {
     ("vgg16-cifar10", "ours"): {0.7: 92.0, 0.5: 91.2, 0.33: 89.5},
@@ -44,7 +44,7 @@ def write_table(log: Path, file: Path, reading: str) -> None:
     """Write the table, the words on how to read it above it."""
     lines = [
         "# Accuracy without training", "", reading.strip(), "",
-        "| network | FLOPs left | method | data | accuracy | goal | agreement | pictures | seconds (CPU) |",
+        "| network | FLOPs left | method | data | accuracy | goal | agreement | images | seconds (CPU) |",
         "|---|---|---|---|---|---|---|---|---|",
     ]  # fmt: skip
     lines += [_line(r) for r in sorted(rows(log), key=_place)]
@@ -57,10 +57,10 @@ def _place(row: Row) -> tuple[str, float, float]:
 
 def _line(row: Row) -> str:
     data, words, _ = METHODS.get(row["method"], ("", "before pruning", None))
-    if data == "pictures":
-        data = f"{CALIBRATION[row['network'].split('-')[1]]:,} pictures"
+    if data == "images":
+        data = f"{CALIBRATION[row['network'].split('-')[1]]:,} images"
     goal = GOALS.get((row["network"], row["method"]), {}).get(row["flops"], "")
     return (
         f"| {row['network']} | {row['flops_left']:.1%} | {words} | {data} | {row['accuracy']:.2f} | {goal} "
-        f"| {row['agreement']:.2f} | {row['pictures']:,} | {row['seconds']:.0f} ({row['cpu']:.0f}) |"
+        f"| {row['agreement']:.2f} | {row['images']:,} | {row['seconds']:.0f} ({row['cpu']:.0f}) |"
     )

@@ -22,7 +22,7 @@ from slimilar.comparison.tasks import Task
 from slimilar.comparison.terms import Opener, Subject, Terms
 from slimilar.comparison.work import Bench
 from slimilar.errors import InvalidInput, SlimilarError, TrainingError
-from slimilar.names import choose
+from slimilar.utils.suggestions import choose
 
 ENGINES = ("local", "ray")
 

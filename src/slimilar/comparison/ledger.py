@@ -25,7 +25,7 @@ import torch
 from slimilar._version import __version__
 from slimilar.comparison.rows import Baseline, Comparison, Row
 from slimilar.errors import InvalidInput, StoreError
-from slimilar.files import write_text
+from slimilar.utils.atomic import write_text
 
 HEADER, ROWS, START = "comparison.json", "rows.jsonl", "start.json"
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from slimilar.comparison.rows import Comparison, Row
-from slimilar.cost import human
+from slimilar.planning.cost import human
 
 HEADINGS = (
     "criterion", "substitute", "FLOPs left", "parameters left", "epochs before", "accuracy then",
@@ -115,17 +115,17 @@ def _about(found: Comparison) -> list[str]:
     if found.baseline is not None:
         start = found.baseline
         told.append(
-            f"Everybody starts from the same network: accuracy {start.accuracy:.2%} on {start.pictures:,} test "
-            f"pictures (±{100 * margin(start.accuracy, start.pictures):.2f} points of sampling), "
+            f"Everybody starts from the same network: accuracy {start.accuracy:.2%} on {start.images:,} test "
+            f"images (±{100 * margin(start.accuracy, start.images):.2f} points of sampling), "
             f"{human(start.flops)} FLOPs, {human(start.params)} parameters."
         )
-    trained = terms["training pictures"].partition(",")[0]
+    trained = terms["training images"].partition(",")[0]
     others = "as many plain ones" if terms["plain epochs"] else "none"
     told.append(
         f"Accuracies, FLOPs and parameters in %. Fine-tuning: {terms['epochs']} epoch(s) of {int(trained):,} training "
-        f"pictures, learning rate {terms['recipe']['lr']:g}, {terms['recipe']['schedule']}. Criteria with a training "
+        f"images, learning rate {terms['recipe']['lr']:g}, {terms['recipe']['schedule']}. Criteria with a training "
         f"phase had {terms['sparse epochs']} epoch(s) of it before pruning, the others {others}. Calibration: "
-        f"{terms['calibration pictures']} training pictures. Seeds: {_listed({row.seed for row in found.rows})}. "
+        f"{terms['calibration images']} training images. Seeds: {_listed({row.seed for row in found.rows})}. "
         "`(own)` marks the substitute of the criterion's own paper. Seconds depend on the machine and what else it did."
     )
     made = ", ".join(f"{name} {version}" for name, version in found.header["made by"].items())

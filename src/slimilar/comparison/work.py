@@ -17,10 +17,10 @@ from slimilar.comparison.ledger import START, read_json, write_json
 from slimilar.comparison.rows import Baseline, Row
 from slimilar.comparison.tasks import PLAIN, Choice, Entry, Phase, Start, Task
 from slimilar.comparison.terms import Subject, Terms, calibration
-from slimilar.cost import count
 from slimilar.criteria import Criterion, facts, make, training_hooks
-from slimilar.prune import analyze, prune
-from slimilar.store import save
+from slimilar.deploy.store import save
+from slimilar.pipeline import analyze, prune
+from slimilar.planning.cost import count
 from slimilar.train import LAST, Hooks, Recipe, Settings, evaluate, train
 from slimilar.train.checkpoint import load_checkpoint, save_checkpoint
 
@@ -55,7 +55,7 @@ class Bench:
         if not (self.folder / START).exists():
             cost = count(self.subject.model, self.subject.example)
             score = evaluate(self.subject.model, self.subject.test)
-            found = Baseline(score.accuracy, cost.flops, cost.params, score.pictures)
+            found = Baseline(score.accuracy, cost.flops, cost.params, score.images)
             write_json(self.folder / START, dataclasses.asdict(found))
 
     def _phase(self, task: Phase) -> None:
@@ -90,7 +90,7 @@ class Bench:
     def _shown(self, task: Choice) -> dict[str, Any]:
         """Return what a criterion may look at: no more than it says it needs."""
         needs = facts(task.criterion).needs
-        if needs not in ("pictures", "labels"):
+        if needs not in ("images", "labels"):
             return {}
         images, labels = calibration(self.subject, self.terms, task.seed)
         return {"calibration": images, **({"labels": labels} if needs == "labels" else {})}
@@ -156,7 +156,7 @@ class Bench:
     def _trained(
         self, model: nn.Module, place: Path, recipe: Recipe, seed: int, hooks: Hooks = Hooks()  # noqa: B008 (frozen)
     ) -> tuple[nn.Module, float, bool]:  # fmt: skip
-        """Train, or go on training, without a look at the test pictures; return the seconds since it went on, too."""
+        """Train, or go on training, without a look at the test images; return the seconds since it went on, too."""
         began, resumed = time.perf_counter(), (place / LAST).exists()
         settings = Settings(seed=seed, save_every=_SAVE_EVERY, tensorboard=False)
         done = train(

@@ -38,7 +38,7 @@ class HeatView {
     this.scaled = null;
   }
 
-  /** The picture at the size of the screen, kept: scaling it at every step would cost more than all the rest. */
+  /** The image at the size of the screen, kept: scaling it at every step would cost more than all the rest. */
   fitted(size) {
     const side = Math.round(size * this.surface.density);
     if (!this.scaled || this.scaled.width !== side) {

@@ -1,4 +1,4 @@
-// What is on the screen as one picture to keep: numbers, curve, and the skyline of the network.
+// What is on the screen as one image to keep: numbers, curve, and the skyline of the network.
 
 const POSTER = { width: 1400, height: 820, margin: 56 };
 

@@ -1,0 +1,1 @@
+"""Follow every channel through one forward pass: labels, tracer, rules, channel groups."""
