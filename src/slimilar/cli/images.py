@@ -6,7 +6,7 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from slimilar.cli.opened import Opened
+from slimilar.cli.model_source import OpenedModel
 from slimilar.errors import DataError, InvalidInput
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ NORMALISATIONS = ("auto", "raw", "imagenet", "cifar10", "cifar100")
 _ARRAYS = {"x_train": "y_train", "images": "labels", "x": "y", "pictures": "labels", "arr_0": "arr_1"}
 
 
-def normalisation(name: str, opened: Opened) -> Normalisation | None:
+def normalisation(name: str, opened: OpenedModel) -> Normalisation | None:
     """Return what the user asked for, or what the model is known to expect; None for the dataset's own."""
     from slimilar.data.cifar import NORMALISATIONS as CIFAR
     from slimilar.data.folder import IMAGENET
@@ -30,7 +30,7 @@ def normalisation(name: str, opened: Opened) -> Normalisation | None:
 
 
 def labelled(
-    opened: Opened, what: str, split: Literal["train", "test"], limit: int | None, normalise: str
+    opened: OpenedModel, what: str, split: Literal["train", "test"], limit: int | None, normalise: str
 ) -> Images | ImageFiles:
     """Return images with labels, as a model expects them."""
     from slimilar.data import dataset
@@ -40,7 +40,9 @@ def labelled(
     return found if limit is None else found.first(limit)
 
 
-def calibration(opened: Opened, what: str | None, limit: int, normalise: str, labels: bool = False) -> Any:
+def calibration(
+    opened: OpenedModel, what: str | None, limit: int, normalise: str, labels: bool = False
+) -> Any:
     """Return images for calibration: of a folder, a .npz file, a dataset; or the word "synthesize".
 
     With `labels` it is one batch of (images, labels), as `slimilar.pipeline` takes it.
@@ -64,7 +66,9 @@ def _all(dataset: Images | ImageFiles) -> tuple[Tensor, Tensor]:
     return images.contiguous(), labels
 
 
-def _folder(path: Path, opened: Opened, limit: int, normalise: str, labels: bool) -> tuple[Tensor, Tensor]:
+def _folder(
+    path: Path, opened: OpenedModel, limit: int, normalise: str, labels: bool
+) -> tuple[Tensor, Tensor]:
     """Return images of a folder, taken evenly; of a dataset's folder, those to train on."""
     import torch
 
@@ -83,7 +87,7 @@ def _folder(path: Path, opened: Opened, limit: int, normalise: str, labels: bool
     return images.contiguous(), known
 
 
-def _check_classes(place: Path, found: ImageFiles, opened: Opened) -> None:
+def _check_classes(place: Path, found: ImageFiles, opened: OpenedModel) -> None:
     """Refuse folders that are not the model's classes: folders by date would be taken for labels."""
     import torch
 
@@ -96,7 +100,9 @@ def _check_classes(place: Path, found: ImageFiles, opened: Opened) -> None:
         )
 
 
-def _arrays(path: Path, opened: Opened, limit: int, normalise: str, labels: bool) -> tuple[Tensor, Tensor]:
+def _arrays(
+    path: Path, opened: OpenedModel, limit: int, normalise: str, labels: bool
+) -> tuple[Tensor, Tensor]:
     """Return the images of any .npz file: bytes (N, H, W, C), or floats that are ready for the network."""
     import numpy as np
     import torch

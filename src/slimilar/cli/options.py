@@ -36,77 +36,119 @@ Base = Annotated[
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
-Seed = Annotated[int, typer.Option(help="For everything random.", min=0)]
-Threads = Annotated[int | None, typer.Option(help="Threads of PyTorch; all cores by default.", min=1)]
+Seed = Annotated[int, typer.Option(help="Seed of everything random.", min=0)]
+Threads = Annotated[int | None, typer.Option(help="Threads of PyTorch: all cores unless given.", min=1)]
 
+_TARGET = "How far to prune: exactly one of these"
 Threshold = Annotated[
     float | None,
-    typer.Option("--threshold", "-t", help="Merge channels that are nearer than this, from 0 to 1."),
+    typer.Option(
+        "--threshold", "-t", help="Merge channels closer than this, from 0 to 1.", rich_help_panel=_TARGET
+    ),
 ]
 Flops = Annotated[
-    str | None, typer.Option(help="Budget: a share (0.5, 50%) or a number (4.1G).", metavar="BUDGET")
+    str | None,
+    typer.Option(
+        help="Budget of FLOPs: a share (0.5, 50%) or a number (4.1G).",
+        metavar="BUDGET",
+        rich_help_panel=_TARGET,
+    ),
 ]
-Macs = Annotated[str | None, typer.Option(help="Budget of multiply-adds.", metavar="BUDGET")]
-Params = Annotated[str | None, typer.Option(help="Budget of parameters, such as 10M.", metavar="BUDGET")]
+Macs = Annotated[
+    str | None, typer.Option(help="Budget of multiply-adds.", metavar="BUDGET", rich_help_panel=_TARGET)
+]
+Params = Annotated[
+    str | None,
+    typer.Option(help="Budget of parameters, such as 10M.", metavar="BUDGET", rich_help_panel=_TARGET),
+]
 Latency = Annotated[
     str | None,
     typer.Option(
-        help="Budget of time measured on this machine: a share (0.5) or a time (12ms).", metavar="BUDGET"
+        help="Budget of time, measured on this machine: a share (0.5) or a time (12ms).", metavar="BUDGET",
+        rich_help_panel=_TARGET,
     ),
+]  # fmt: skip
+Ratio = Annotated[
+    float | None,
+    typer.Option(help="Share of its channels that every layer loses.", rich_help_panel=_TARGET),
+]
+Quantile = Annotated[
+    float | None,
+    typer.Option(
+        help="Share of all channels that leaves, those of least height first.", rich_help_panel=_TARGET
+    ),
+]
+Runtime = Annotated[
+    str, typer.Option(help="What --latency is measured with: pytorch, compile, onnxruntime or openvino.")
 ]
 RoundTo = Annotated[
     int, typer.Option(help="Keep widths at multiples of this, by undoing the costliest merges.", min=1)
 ]
 Layer = Annotated[
     list[str] | None,
-    typer.Option(help="A threshold of its own for a layer; 0 keeps it whole. Repeatable.", metavar="NAME=T"),
+    typer.Option(help="A threshold for one layer; 0 keeps it whole. Repeatable.", metavar="NAME=T"),
 ]
-Exclude = Annotated[list[str] | None, typer.Option(help="Leave a module whole. Repeatable.", metavar="NAME")]
+Exclude = Annotated[
+    list[str] | None, typer.Option(help="Prune nothing inside this module. Repeatable.", metavar="NAME")
+]
 Residual = Annotated[
     str,
     typer.Option(
-        help="inner: inside blocks only; select: pre-activation blocks choose from the stream; joint: the stream too.",
+        help="inner: inside residual blocks only; select: pre-activation blocks select from the residual stream; "
+        "joint: the stream too.",
     ),
 ]
 Linkage = Annotated[str, typer.Option(help="average, complete or single.")]
-MinChannels = Annotated[int, typer.Option(help="Channels that every layer keeps at least.", min=1)]
+MinChannels = Annotated[int, typer.Option(help="Every layer keeps at least this many channels.", min=1)]
 Out = Annotated[Path, typer.Option("--out", "-o", help="Folder for the results.", metavar="DIR")]
 
 Criterion = Annotated[
     str,
     typer.Option(
-        help="Which channels leave: similarity (the paper), span (by what the output feels; needs --calibrate), "
-        "auto: span for a budget with 32 images or more, else similarity. slimilar criteria lists all.",
+        help="Which channels leave: similarity (the paper), span (least change of the output; needs --calibrate), "
+        "auto (span for a budget with 32 images or more, else similarity). See slimilar criteria.",
     ),
 ]
 Trained = Annotated[
     bool,
     typer.Option(
         "--trained",
-        help="The weights went through the training phase of slimming, structured-sparsity or soft, elsewhere than in "
-        "slimilar train --for.",
+        help="The weights went through the criterion's training phase (slimming, structured-sparsity, soft) elsewhere "
+        "than in slimilar train --for.",
     ),
 ]
 Calibrate = Annotated[
     str | None,
     typer.Option(
-        help="Images: a folder, a .npz file, cifar10, demo; or 'synthesize': made from the model itself. Labels are "
-        "looked at by criteria that follow the loss alone.",
-        metavar="MAX_IMAGES",
+        help="Calibration images: a folder, a .npz file, cifar10, demo; or 'synthesize': made from the model's batch "
+        "norms. Labels are used only by criteria that follow the loss.",
+        metavar="IMAGES",
     ),
 ]
 Images = Annotated[
-    int | None, typer.Option(help="How many of them: 512 unless told, 768 where they are synthesised.", min=1)
+    int | None, typer.Option(help="How many calibration images: 512, or 768 synthesised ones.", min=1)
 ]
-Substitute = Annotated[
+Reconstruction = Annotated[
     str,
     typer.Option(
-        help="What consumers of removed channels do instead: none, merge, mean, linear (best with --calibrate), auto."
+        help="How the consumers of removed channels make up for them: none, merge, mean, linear, auto (linear; best "
+        "with --calibrate)."
     ),
 ]
 Normalise = Annotated[
     str,
     typer.Option(
-        help="What the model expects of images: auto, raw, imagenet, cifar10 or cifar100.", metavar="HOW"
+        help="How images are normalised for the model: auto, raw, imagenet, cifar10 or cifar100.",
+        metavar="HOW",
     ),
 ]
+Data = Annotated[
+    str,
+    typer.Option(
+        help="demo, cifar10, cifar100, a .npz file, or a folder with train and test inside.", metavar="DATA"
+    ),
+]
+Limit = Annotated[int | None, typer.Option(help="Use only the first images, this many.", min=1)]
+Epochs = Annotated[int | None, typer.Option(help="Number of epochs, other than the recipe's.", min=1)]
+Rate = Annotated[float | None, typer.Option("--lr", help="Learning rate, other than the recipe's.")]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in the folder.")]

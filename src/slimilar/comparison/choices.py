@@ -1,32 +1,19 @@
-"""Who leaves in which order, kept in a file: one look at the images serves every budget and substitute."""
+"""Removal orders kept in a file: one run of a criterion serves every budget and reconstruction."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
-from slimilar.criteria import Weights
+from slimilar.criteria import facts
 from slimilar.errors import StoreError
-from slimilar.graph.groups import ChannelGroup
+from slimilar.planning.assemble import Answer, Answers
 from slimilar.planning.plan import Plan
 from slimilar.similarity.removal_order import RemovalOrder
 
 
-@dataclass(frozen=True, eq=False)
-class Remembered:
-    """A criterion that answers as it did for a plan."""
-
-    name: str
-    answers: Mapping[str, RemovalOrder | str]
-
-    def orders(self, groups: Sequence[ChannelGroup], weights: Weights) -> list[RemovalOrder | str]:
-        """Return the answers again."""
-        return [self.answers[group.name] for group in groups]
-
-
 def encode(plan: Plan) -> dict[str, Any]:
-    """Return the answers behind a plan, as JSON knows them."""
+    """Return the removal orders of a plan, as JSON knows them."""
     orders = {
         group.name: {
             "removed": order.removed.tolist(),
@@ -38,14 +25,15 @@ def encode(plan: Plan) -> dict[str, Any]:
     return {"criterion": plan.criterion, "orders": {**{f.name: f.reason for f in plan.frozen}, **orders}}
 
 
-def decode(data: Mapping[str, Any]) -> Remembered:
-    """Return what `encode` was given, as a criterion."""
+def decode(data: Mapping[str, Any]) -> Answers:
+    """Return what `encode` was given, from which a plan is made again."""
     try:
-        answers = {
+        orders: dict[str, Answer] = {
             name: order if isinstance(order, str) else RemovalOrder(**order)
             for name, order in data["orders"].items()
         }
-        return Remembered(data["criterion"], answers)
+        criterion = data["criterion"]
+        return Answers(criterion, orders, facts(criterion).exchangeable)
     except (KeyError, TypeError, AttributeError) as error:
         raise StoreError(
             f"a choice must hold removal orders, but: {error}; delete it and call again"

@@ -21,7 +21,7 @@ class Start:
 
 
 @dataclass(frozen=True)
-class Phase:
+class TrainingTask:
     """Train before pruning: with a criterion's hooks, or plainly, for those who have none."""
 
     criterion: str
@@ -46,7 +46,7 @@ class Choice:
 
     criterion: str
     seed: int
-    phase: Phase | None = None
+    phase: TrainingTask | None = None
 
     @property
     def key(self) -> str:
@@ -81,7 +81,7 @@ class Entry:
         return f"{self.criterion}, {self.substitute}, FLOPs {self.budget} (seed {self.seed})"
 
 
-Task = Start | Phase | Choice | Entry
+Task = Start | TrainingTask | Choice | Entry
 
 
 def needed(task: Task) -> tuple[Task, ...]:
@@ -103,12 +103,12 @@ def entries(terms: Terms) -> Iterator[Entry]:
                     yield Entry(criterion, substitute, own, budget, seed, choice)
 
 
-def _phase(terms: Terms, criterion: str, budget: str, seed: int) -> Phase | None:
+def _phase(terms: Terms, criterion: str, budget: str, seed: int) -> TrainingTask | None:
     known = facts(criterion)
     if known.needs == "training":
-        return Phase(criterion, seed, budget if known.per_budget else None)
+        return TrainingTask(criterion, seed, budget if known.per_budget else None)
     if terms.plain_epochs and terms.sparse_epochs:
-        return Phase(PLAIN, seed)
+        return TrainingTask(PLAIN, seed)
     return None
 
 

@@ -1,8 +1,8 @@
-"""The one question for every criterion: in which order would you remove a group's channels?
+"""What every criterion answers: in which order the channels of a group leave.
 
-A criterion answers for every group with a `RemovalOrder` (which unit leaves at each step, at what height, who stands
-in for it) or with a sentence that says why it cannot. A threshold cuts the heights, a budget is a search on them.
-What a criterion needs for its answer it declares in its `Facts`, which are checked before the work starts.
+A criterion answers for every group with a `RemovalOrder` (which unit leaves at each step, at what height, and which
+one represents it from then on) or with the reason why it cannot. A threshold cuts the heights, a budget is a search on
+them. What a criterion needs it declares in its `Facts`; see `criteria.needs`.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from slimilar.calibration.replay import Program
-from slimilar.errors import InvalidInput
 from slimilar.graph.groups import ChannelGroup, Grouping
 from slimilar.graph.records import Trace
+from slimilar.planning.assemble import Answer
 from slimilar.planning.cost import CostModel
 from slimilar.similarity.removal_order import NOBODY, RemovalOrder
 
@@ -42,8 +42,14 @@ class Facts:
     tag: str = ""  # in the paper's tables
     automatic: bool = False
     pretrained: bool = True
-    substitute: str = "none"  # what its own paper does about the consumers: "none", "merge" or "linear"
+    reconstruction: str = "none"  # what its own paper does about the consumers: "none", "merge" or "linear"
     per_budget: bool = False  # its training phase has to know how far the pruning to come will go
+    exchangeable: bool = False  # reconstruction may exchange channels of its choice
+
+    @property
+    def substitute(self) -> str:
+        """The earlier name of `reconstruction`."""
+        return self.reconstruction
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,40 +87,12 @@ class Criterion(Protocol):
         """Return the name under which the criterion is shown."""
         ...
 
-    def orders(self, groups: Sequence[ChannelGroup], weights: Weights) -> Sequence[RemovalOrder | str]:
+    def orders(self, groups: Sequence[ChannelGroup], weights: Weights) -> Sequence[Answer]:
         """Return for every group a removal order, or why there is none."""
         ...
 
 
-# --- what is needed ---------------------------------------------------------------------------------------------
-
-
-def check_needs(criterion: Criterion, facts: Facts, images: bool, labels: bool) -> None:
-    """Raise unless there is what a criterion declares to need."""
-    needs = facts.needs
-    if needs in ("images", "labels") and not images:
-        kind = "unlabelled" if needs == "images" else "labelled"
-        raise InvalidInput(
-            f'criterion "{criterion.name}" looks at activations: pass calibration= with some {kind} images, got none'
-        )
-    if needs == "labels" and not labels:
-        raise InvalidInput(
-            f'criterion "{criterion.name}" follows the loss: pass labels= for the calibration images, or calibration '
-            "batches of (images, labels), got images alone"
-        )
-
-
-def check_training(criterion: Criterion, facts: Facts, weights: Weights) -> None:
-    """Raise if a criterion has a training phase that the model has not gone through."""
-    if facts.needs != "training":
-        return
-    if not getattr(criterion, "trained", False) and criterion.name not in weights.phases:
-        name, home = criterion.name, "slimilar.criteria"
-        raise InvalidInput(
-            f'criterion "{name}" comes after a training phase of its own, and nothing says that this model had it: '
-            f'train with hooks={home}.training_hooks("{name}", model, example) first, or, if its weights were trained '
-            f'so before, pass criterion={home}.make("{name}", trained=True)'
-        )
+# --- training phases --------------------------------------------------------------------------------------------
 
 
 _MARK = "slimilar_phases"  # the attribute in which a model remembers the training phases it had

@@ -36,7 +36,7 @@ class Duplicates:
         "Filters that nearly equal another one leave, and their consumers read that one instead.",
         tag="RDF",
         automatic=True,
-        substitute="merge",
+        reconstruction="merge",
     )
 
     def orders(self, groups: Sequence[ChannelGroup], weights: Weights) -> list[RemovalOrder | str]:

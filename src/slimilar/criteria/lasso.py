@@ -4,7 +4,7 @@ With $\hat{x}_c$ the part of channel c in what a consumer writes, and $y = \sum_
 $$\min_\beta \tfrac12 E\Big[\big(y - \sum_c \beta_c \hat{x}_c\big)^2\Big] + \lambda \lVert \beta \rVert_1$$
 leaves, the larger $\lambda$, the fewer channels. The path of solutions is piecewise linear in $\lambda$ and is followed
 from where all are zero: the channels that come in last leave first. What is left is then fitted to the output by
-least squares: `substitute="linear"`.
+least squares: `reconstruction="linear"`.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class ChannelLasso:
         "Channels that LASSO can do without in the next layer's output leave, the same share in every layer.",
         needs="images",
         tag="CP",
-        substitute="linear",
+        reconstruction="linear",
     )
 
     def orders(self, groups: Sequence[ChannelGroup], weights: Weights) -> list[RemovalOrder | str]:

@@ -44,7 +44,7 @@ def _cells(name: str, facts: Facts) -> tuple[str, ...]:
         _NEEDS[facts.needs],
         yes[facts.automatic],
         yes[facts.pretrained],
-        _READERS.get(facts.substitute, facts.substitute),
+        _READERS.get(facts.reconstruction, facts.reconstruction),
     )
 
 

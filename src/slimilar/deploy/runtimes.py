@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from slimilar.deploy.onnx import export_onnx, require
-from slimilar.errors import InvalidInput
+from slimilar.errors import InvalidInput, Option
 from slimilar.utils.modules import copy_with
 from slimilar.utils.pytree import Example, arguments, tensors_in
 
@@ -73,7 +73,7 @@ def openvino(model: nn.Module, example: Example) -> Run:
     return lambda: request.infer(feed)
 
 
-ENGINES: dict[str, Callable[[nn.Module, Example], Run]] = {
+RUNTIMES: dict[str, Callable[[nn.Module, Example], Run]] = {
     "pytorch": pytorch,
     "compile": compiled,
     "onnxruntime": onnxruntime,
@@ -86,12 +86,12 @@ _LIBRARIES = {
 
 
 def available() -> list[str]:
-    """Return the engines whose libraries are installed."""
-    return [e for e in ENGINES if all(importlib.util.find_spec(name) for name in _LIBRARIES.get(e, ()))]
+    """Return the runtimes whose libraries are installed."""
+    return [e for e in RUNTIMES if all(importlib.util.find_spec(name) for name in _LIBRARIES.get(e, ()))]
 
 
-def check_engine(name: str) -> str:
-    """Return the name of an engine, or say which there are."""
-    if name not in ENGINES:
-        raise InvalidInput(f"engine must be one of {', '.join(ENGINES)}, got {name!r}")
+def check_runtime(name: str, option: str = "runtime") -> str:
+    """Return the name of a runtime, or raise."""
+    if name not in RUNTIMES:
+        raise InvalidInput(Option(option), f" must be one of {', '.join(RUNTIMES)}, got {name!r}")
     return name

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +10,7 @@ import numpy.typing as npt
 
 from slimilar.errors import InvalidInput
 from slimilar.similarity.distances import Floats
+from slimilar.utils.checks import check_share
 
 Ints = npt.NDArray[np.int64]
 
@@ -67,13 +67,7 @@ class RemovalOrder:
 
     def steps(self, threshold: float) -> int:
         """Return how many channels leave below a threshold: those of height < threshold."""
-        return int(np.searchsorted(self.heights, _checked(threshold), side="left"))
-
-
-def _checked(threshold: object) -> float:
-    if isinstance(threshold, bool) or not isinstance(threshold, Real) or not 0 <= float(threshold) <= 1:
-        raise InvalidInput(f"threshold must be a number in [0, 1], got {threshold!r}")
-    return float(threshold)
+        return int(np.searchsorted(self.heights, check_share(threshold), side="left"))
 
 
 def _freeze(order: RemovalOrder, **dtypes: type[np.generic]) -> None:

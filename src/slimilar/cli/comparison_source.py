@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from slimilar.cli.images import labelled
-from slimilar.cli.opened import open_model
+from slimilar.cli.model_source import open_model
 from slimilar.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Named:
+class ComparisonSource:
     """The words that name a model and its images; other processes open them by these words, too."""
 
     model: str
@@ -40,7 +40,7 @@ class Named:
 
 
 @functools.lru_cache(maxsize=1)
-def _open(words: Named) -> Subject:
+def _open(words: ComparisonSource) -> Subject:
     from slimilar.comparison import Subject
 
     opened = open_model(words.model, words.weights, words.shapes, words.base)

@@ -1,4 +1,4 @@
-"""`slimilar compare` and `slimilar criteria`: who prunes best, and who there is."""
+"""`slimilar compare`: several criteria under the same terms."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slimilar.cli import options
-from slimilar.cli.learning import Data, Rate
-from slimilar.cli.opened import folder_for
+from slimilar.cli.comparison_source import ComparisonSource
+from slimilar.cli.model_source import folder_for
+from slimilar.cli.options import Data, Rate
 from slimilar.cli.output import Output, Tell, escape, percent
-from slimilar.cli.spoken import spoken
-from slimilar.cli.subjects import Named
 from slimilar.errors import InvalidInput, SlimilarError
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ def compare(
         str, typer.Option(help="Budgets, as shares or numbers, with commas between.", metavar="BUDGETS")
     ] = "0.5",
     epochs: Annotated[int, typer.Option(help="Of fine-tuning; 0 for none.", min=0)] = 1,
-    substitute: Annotated[
+    reconstruction: Annotated[
         str,
         typer.Option(
             help="own (what the criterion's paper does), none, merge, mean, linear, auto; several with commas between.",
@@ -93,11 +92,11 @@ def compare(
     from slimilar.criteria import available
 
     output, folder = Output(json, quiet), folder_for(out)
-    opener = Named(
+    opener = ComparisonSource(
         model, weights, tuple(input or ()), base, data, normalise, train_images, test_images, held_out
     )
     shared: dict[str, Any] = {
-        "flops": _words(flops, "flops"), "substitutes": _words(substitute, "substitute"),
+        "flops": _words(flops, "flops"), "substitutes": _words(reconstruction, "reconstruction"),
         "seeds": _numbers(seed), "epochs": epochs, "recipe": _recipe(recipe, lr), "sparse_epochs": sparse_epochs,
         "plain_epochs": plain_epochs, "residual": residual, "keep": keep,
     }  # fmt: skip
@@ -171,7 +170,7 @@ def _shown(out: Output, tell: Tell) -> Callable[[Event], None]:
 
 def _told(row: Row) -> str:
     if row.error is not None:
-        return spoken(row.error)
+        return row.error
     tuned = "" if row.tuned is None else f", {percent(row.tuned)} after fine-tuning"
     return f"{percent(row.flops_share or 0)} of the FLOPs, accuracy {percent(row.pruned or 0)}{tuned}"
 
@@ -210,30 +209,3 @@ def _check_some(found: Comparison, asked: Collection[str]) -> None:
             f"at least one of the {len(mine)} networks asked for must come about, but none did; the first of them, "
             f"{mine[0].criterion} at {mine[0].budget}, because {mine[0].error}"
         )
-
-
-# --- who there is -----------------------------------------------------------------------------------------------
-
-
-def criteria(json: options.Json = False, quiet: options.Quiet = False) -> None:
-    """List the criteria by which channels can leave, and what each of them needs.
-
-    Example: [bold]slimilar criteria[/]
-    """
-    from slimilar.criteria import available, facts
-
-    out = Output(json, quiet)
-    known = {name: facts(name) for name in available()}
-    sign = {True: "yes", False: "no"}
-    rows = [
-        [name, f.tag, f.needs, sign[f.automatic], sign[f.pretrained], escape(f.what)]
-        for name, f in known.items()
-    ]
-    headings = ["criterion", "tag", "needs", "auto", "pre", "what leaves"]
-    out.table([f"<{heading}" for heading in headings], rows)
-    out.say(
-        "tag: in the paper's tables. auto: finds the widths by itself. pre: works on a network that was\n"
-        "trained without it. --json also tells what its own paper does about the layers that read.\n"
-        "Images and labels come with --calibrate, the training phase with slimilar train --for."
-    )
-    out.answer({name: dataclasses.asdict(f) for name, f in known.items()})

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slimilar.cli.opened import Opened
+from slimilar.cli.model_source import OpenedModel
 from slimilar.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ Stream = Annotated[
 
 
 @dataclass(frozen=True)
-class Phase:
+class PhaseOptions:
     """What a user says about the training phase of a criterion, if there is to be one."""
 
     criterion: str | None = None
@@ -52,7 +52,7 @@ class Phase:
     strength: float | None = None
     residual: str = "inner"
 
-    def hooks(self, opened: Opened, recipe: Recipe) -> Hooks:
+    def hooks(self, opened: OpenedModel, recipe: Recipe) -> Hooks:
         """Return what the criterion does in training; nothing where there is no criterion."""
         from slimilar.criteria import training_hooks
         from slimilar.train import Hooks

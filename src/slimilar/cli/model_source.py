@@ -21,7 +21,7 @@ _LARGEST = 2**28  # numbers in an example input: a gigabyte
 
 
 @dataclass(frozen=True, eq=False)
-class Opened:
+class OpenedModel:
     """A model, what it takes, and how to name it again."""
 
     model: nn.Module
@@ -45,7 +45,7 @@ class Opened:
 
 def open_model(
     text: str, weights: str | None = None, shapes: Sequence[str] | None = None, base: str | None = None
-) -> Opened:
+) -> OpenedModel:
     """Return the model that a user means, with its weights, in evaluation mode."""
     given = tuple(parse_shape(shape) for shape in shapes or ())
     words = [shlex.quote(text)]
@@ -72,7 +72,7 @@ def parse_shape(text: str) -> tuple[int, ...]:
     return shape
 
 
-def _saved(text: str, base: str | None, given: tuple[tuple[int, ...], ...], command: str) -> Opened:
+def _saved(text: str, base: str | None, given: tuple[tuple[int, ...], ...], command: str) -> OpenedModel:
     from slimilar.deploy.file_format import inspect
     from slimilar.deploy.sources import build, input_shape, parse
     from slimilar.deploy.store import load
@@ -83,10 +83,10 @@ def _saved(text: str, base: str | None, given: tuple[tuple[int, ...], ...], comm
     told = tuple(tuple(shape[1:]) for shape in stored.info.get("input") or ())
     known = input_shape(parse(source), model) if source and not told else None
     shapes = given or told or ((known,) if known else ())
-    return Opened(model, _some(shapes, text), source, command, _normalisation(source))
+    return OpenedModel(model, _some(shapes, text), source, command, _normalisation(source))
 
 
-def _built(text: str, weights: str | None, given: tuple[tuple[int, ...], ...], command: str) -> Opened:
+def _built(text: str, weights: str | None, given: tuple[tuple[int, ...], ...], command: str) -> OpenedModel:
     from slimilar.deploy.sources import build, input_shape, parse
     from slimilar.deploy.weights import fill_
 
@@ -100,7 +100,7 @@ def _built(text: str, weights: str | None, given: tuple[tuple[int, ...], ...], c
         if weights is not None:
             fill_(model, weights)
     known = input_shape(source, model)
-    return Opened(
+    return OpenedModel(
         model.eval(), _some(given or ((known,) if known else ()), text), text, command, _normalisation(text)
     )
 

@@ -1,4 +1,4 @@
-"""`slimilar bench`: how long models take, in turns."""
+"""`slimilar bench`: latency and throughput, the models in turn."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slimilar.cli import options
-from slimilar.cli.opened import Opened, open_model
+from slimilar.cli.model_source import OpenedModel, open_model
 from slimilar.cli.output import Output, escape
 
 if TYPE_CHECKING:
-    from slimilar.deploy.latency import Interval, Run, Timings
+    from slimilar.deploy.latency import Run, Timings
+    from slimilar.planning.latency import Interval
 
 
 def bench(
@@ -58,24 +59,32 @@ def bench(
 
 
 def _engines(wanted: list[str]) -> list[str]:
-    from slimilar.deploy.runtimes import available, check_engine
+    from slimilar.deploy.runtimes import available, check_runtime
 
-    return available() if "all" in wanted else [check_engine(name) for name in dict.fromkeys(wanted)]
+    return (
+        available() if "all" in wanted else [check_runtime(name, "engine") for name in dict.fromkeys(wanted)]
+    )
 
 
 def _measured(
-    out: Output, engine: str, opened: dict[str, Opened], batch: int, seconds: float, seed: int, must: bool
+    out: Output,
+    engine: str,
+    opened: dict[str, OpenedModel],
+    batch: int,
+    seconds: float,
+    seed: int,
+    must: bool,
 ) -> Timings | None:
     """Return the timings of one engine; None, with a remark, where it does not work here and need not."""
     from slimilar.deploy.latency import measure
-    from slimilar.deploy.runtimes import ENGINES
+    from slimilar.deploy.runtimes import RUNTIMES
     from slimilar.errors import InvalidInput, SlimilarError
 
     runs: dict[str, Run] = {}
     with out.working(f"Preparing {engine}"):
         try:
             for name, model in opened.items():
-                runs[name] = ENGINES[engine](model.model, model.example(batch))
+                runs[name] = RUNTIMES[engine](model.model, model.example(batch))
         except InvalidInput:
             raise
         except Exception as error:  # a compiler that is missing, an operator that a runtime does not know
