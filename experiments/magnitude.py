@@ -25,13 +25,14 @@ import slimilar
 from experiments.bench import LABELS, Bench, Network
 from experiments.bound import pairs
 from experiments.figures import BLUE, GREEN, GREY, ORANGE, canvas, label_ends
-from experiments.ledger import Ledger
 from experiments.tables import percent
 from experiments.tables import table as markdown
 from slimilar.criteria import Criterion, Weights, make
 from slimilar.graph.groups import ChannelGroup
 from slimilar.pipeline import apply
+from slimilar.planning.assemble import Answer
 from slimilar.similarity.removal_order import RemovalOrder
+from slimilar.utils.row_ledger import RowLedger
 
 CRITERIA = {
     "similarity": ("similarity", ORANGE),
@@ -69,12 +70,12 @@ class Evenly:
     inner: Criterion
     name: str = "evenly"
 
-    def orders(self, groups: Sequence[ChannelGroup], weights: Weights) -> list[RemovalOrder | str]:
+    def orders(self, groups: Sequence[ChannelGroup], weights: Weights) -> list[Answer]:
         """Return the removal order of every group."""
         return [
-            order
-            if isinstance(order, str)
-            else RemovalOrder(order.removed, np.arange(len(order)) / (len(order) + 1), order.stand_in)
+            RemovalOrder(order.removed, np.arange(len(order)) / (len(order) + 1), order.stand_in)
+            if isinstance(order, RemovalOrder)
+            else order
             for order in self.inner.orders(groups, weights)
         ]
 
@@ -169,7 +170,7 @@ def _left_whole(network: Network, model: nn.Module, where: str) -> list[str]:
     return [n for n in convs if n not in written.values()]
 
 
-def table(ledger: Ledger) -> str:
+def table(ledger: RowLedger) -> str:
     """Return accuracies by criterion and share of channels removed."""
     settings = ledger.header["settings"]["experiment"]
     parts = []
@@ -191,7 +192,7 @@ def table(ledger: Ledger) -> str:
     return "\n\n".join(parts)
 
 
-def figures(ledger: Ledger) -> dict[str, Any]:
+def figures(ledger: RowLedger) -> dict[str, Any]:
     """Draw accuracy against the share of channels for the four looks, plain removal and with the substitute."""
     settings = ledger.header["settings"]["experiment"]
     return {
@@ -200,7 +201,7 @@ def figures(ledger: Ledger) -> dict[str, Any]:
     }
 
 
-def _figure(ledger: Ledger, settings: dict[str, Any], network: str) -> Any:
+def _figure(ledger: RowLedger, settings: dict[str, Any], network: str) -> Any:
     base = (ledger.find(network=network, method="base") or {})["accuracy"]
     substitutes = settings["substitutes"]
     figure, axes = canvas(

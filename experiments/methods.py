@@ -7,13 +7,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from experiments.bench import Bench
-from slimilar.comparison import OWN, Event, Row, Subject, Terms, compare, load
+from slimilar.comparison import OWN, ComparisonRow, Event, Subject, Terms, compare, load
 from slimilar.comparison.choices import decode
-from slimilar.comparison.ledger import HEADER, read_json
-from slimilar.comparison.tasks import Choice, Phase, needed
+from slimilar.comparison.folder import HEADER, read_json
+from slimilar.comparison.tasks import Choice, TrainingTask, needed
 from slimilar.comparison.work import CHOICES
 from slimilar.comparison.work import Bench as Desk
-from slimilar.criteria import Criterion, facts
+from slimilar.criteria import facts
+from slimilar.planning.assemble import Answers
 
 # The names of the paper's tables
 CRITERIA = {
@@ -64,13 +65,13 @@ def collect(bench: Bench, name: str, methods: Sequence[str], budgets: Sequence[s
                 _enter(bench, name, TAGS[row.criterion], row)
 
 
-def chosen(bench: Bench, name: str, method: str, sparse_epochs: int) -> Criterion:
+def chosen(bench: Bench, name: str, method: str, sparse_epochs: int) -> Answers:
     """Return a method's choice of channels on a network, after its training phase where it has one.
 
     The work is shared with `compared`: what one of them has done, the other finds.
     """
     criterion = CRITERIA[method]
-    phase = Phase(criterion, bench.seed) if facts(criterion).needs == "training" else None
+    phase = TrainingTask(criterion, bench.seed) if facts(criterion).needs == "training" else None
     choice = Choice(criterion, bench.seed, phase)
     terms = _terms(bench, name, [method], ["0.5"], (OWN,), sparse_epochs, len(bench.network(name).images))
     desk = Desk(_subject(bench, name), terms, bench.work / name)
@@ -114,7 +115,7 @@ def _known(bench: Bench, network: str, method: str, budget: str, substitute: str
     return bench.ledger.find(network=network, method=method, budget=budget, substitute=substitute) is not None
 
 
-def _enter(bench: Bench, network: str, method: str, row: Row) -> None:
+def _enter(bench: Bench, network: str, method: str, row: ComparisonRow) -> None:
     key = {"network": network, "method": method, "budget": row.budget, "substitute": row.substitute}
     seconds = {
         name: round(getattr(row, f"{name}_seconds"), 1) for name in ("prepare", "choose", "prune", "train")

@@ -25,12 +25,12 @@ LAYERS = [
     {"similarity"},
     {"surgery"},
     {"planning"},
-    {"calibration"},
+    {"calibration", "result"},
     {"reconstruction"},
     {"train"},  # below the criteria: a training phase is a criterion's, and is made of training's hooks
     {"criteria"},
-    {"pipeline"},
     {"deploy"},
+    {"pipeline"},
     {"comparison"},
     {"slimilar"},  # the package's own __init__
     {"report"},

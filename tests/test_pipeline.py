@@ -339,7 +339,7 @@ def one_sentence(error: pytest.ExceptionInfo[slimilar.SlimilarError]) -> str:
         (lambda n: slimilar.analyze("resnet50", IMAGE), InvalidInput, "torch.nn.Module, got str"),
         (lambda n: slimilar.analyze(n, torch.zeros(1, 7, 8, 8)), TraceError, r"\(1, 7, 8, 8\).*RuntimeError"),
         (lambda n: slimilar.prune(n, IMAGE, threshold=7), InvalidInput, "from 0 to 1, got 7"),
-        (lambda n: slimilar.prune(n, IMAGE, threshold=0.1, flops=0.5), InvalidInput, "got threshold, flops"),
+        (lambda n: slimilar.prune(n, IMAGE, threshold=0.1, flops=0.5), InvalidInput, "got threshold and flops"),
         (lambda n: slimilar.prune(n, IMAGE), InvalidInput, "exactly one"),
         (lambda n: slimilar.prune(n, IMAGE, flops=0.001), UnreachableBudget, "at least .* smallest"),
         (lambda n: slimilar.prune(n, IMAGE, flops="lots"), InvalidInput, "share such as 0.5.*'lots'"),

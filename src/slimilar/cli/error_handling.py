@@ -19,7 +19,6 @@ FAILED, MISUSED, STOPPED = 1, 2, 130
 # Options whose name on the command line is not that of the Python argument.
 _TYPED = {
     "calibration": "--calibrate",
-    "download": "a download",
     "folder": "--out",
     "for": "slimilar train MODEL --for",
     "thresholds": "--layer",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from slimilar.criteria import facts
+from slimilar.criteria import available, facts
 from slimilar.errors import StoreError
 from slimilar.planning.assemble import Answer, Answers
 from slimilar.planning.plan import Plan
@@ -22,7 +22,12 @@ def encode(plan: Plan) -> dict[str, Any]:
         }
         for group, order in zip(plan.groups, plan.orders, strict=True)
     }
-    return {"criterion": plan.criterion, "orders": {**{f.name: f.reason for f in plan.frozen}, **orders}}
+    reasons = {f.name: f.reason for f in plan.frozen}
+    return {
+        "criterion": plan.criterion,
+        "exchangeable": plan.exchangeable,
+        "orders": {**reasons, **orders},
+    }
 
 
 def decode(data: Mapping[str, Any]) -> Answers:
@@ -33,7 +38,10 @@ def decode(data: Mapping[str, Any]) -> Answers:
             for name, order in data["orders"].items()
         }
         criterion = data["criterion"]
-        return Answers(criterion, orders, facts(criterion).exchangeable)
+        known = (
+            criterion in available() and facts(criterion).exchangeable
+        )  # files of earlier versions do not say
+        return Answers(criterion, orders, bool(data.get("exchangeable", known)))
     except (KeyError, TypeError, AttributeError) as error:
         raise StoreError(
             f"a choice must hold removal orders, but: {error}; delete it and call again"

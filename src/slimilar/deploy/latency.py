@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from slimilar.deploy.runtimes import RUNTIMES, check_runtime
+from slimilar.deploy.runtimes import ENGINES, check_engine
 from slimilar.planning.cut import Cut
 from slimilar.planning.latency import Interval, Latency, Timer
 from slimilar.surgery.retrace import Structure
@@ -89,7 +89,7 @@ def timer(
     seconds: float = 1.0,
 ) -> Timer:
     """Return a function that builds a cut of a model and measures its time against the original's."""
-    run = RUNTIMES[check_runtime(runtime)]
+    run = ENGINES[check_engine(runtime, "runtime")]
     original = run(model, example)
 
     def timed(cut: Cut) -> Latency:

@@ -73,7 +73,7 @@ def openvino(model: nn.Module, example: Example) -> Run:
     return lambda: request.infer(feed)
 
 
-RUNTIMES: dict[str, Callable[[nn.Module, Example], Run]] = {
+ENGINES: dict[str, Callable[[nn.Module, Example], Run]] = {
     "pytorch": pytorch,
     "compile": compiled,
     "onnxruntime": onnxruntime,
@@ -87,11 +87,11 @@ _LIBRARIES = {
 
 def available() -> list[str]:
     """Return the runtimes whose libraries are installed."""
-    return [e for e in RUNTIMES if all(importlib.util.find_spec(name) for name in _LIBRARIES.get(e, ()))]
+    return [e for e in ENGINES if all(importlib.util.find_spec(name) for name in _LIBRARIES.get(e, ()))]
 
 
-def check_runtime(name: str, option: str = "runtime") -> str:
+def check_engine(name: str, option: str = "engine") -> str:
     """Return the name of a runtime, or raise."""
-    if name not in RUNTIMES:
-        raise InvalidInput(Option(option), f" must be one of {', '.join(RUNTIMES)}, got {name!r}")
+    if name not in ENGINES:
+        raise InvalidInput(Option(option), f" must be one of {', '.join(ENGINES)}, got {name!r}")
     return name

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from slimilar.calibration.calibration_set import Progress, calibration_set
 from slimilar.criteria import Criterion, automatic
-from slimilar.deploy.runtimes import check_runtime
+from slimilar.deploy.runtimes import check_engine
 from slimilar.graph.groups import Residual
 from slimilar.pipeline.analysis import AnalysisOptions, check_early, plan_of
 from slimilar.pipeline.application import apply, check_reconstruction
@@ -75,7 +75,7 @@ def prune(
         round_to=round_to, thresholds=thresholds,
     )  # fmt: skip
     method = check_reconstruction(substitute if substitute is not None else reconstruction)
-    check_runtime(runtime)
+    check_engine(runtime, "runtime")
     model = check_inputs(model, example)
     options = AnalysisOptions(
         "similarity" if criterion == "auto" else criterion, linkage, residual, listed(exclude), min_channels

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from slimilar.errors import NothingToPrune
+from slimilar.errors import NothingToPrune, Option
 from slimilar.graph.groups import Frozen
 from slimilar.graph.reasons import FreezeKind, Reason
 from slimilar.planning.cost import CostModel
@@ -57,12 +57,11 @@ def nothing_to_prune(frozen: Sequence[Frozen]) -> NothingToPrune:
         )
     common = sorted(reasons, key=lambda reason: -len(reasons[reason]))[:5]  # the most frequent first
     listed = "; ".join(f"{_abridged(reasons[reason])}: {reason}" for reason in common)
-    hint = ""
+    message = f"the model must have channels that can be removed, but all of them have to stay ({listed})"
     if any(f.kind is FreezeKind.UNTRAINED_NORM for f in frozen):
-        hint = ". Does the model lack its trained weights?"
-    return NothingToPrune(
-        f"the model must have channels that can be removed, but all of them have to stay ({listed}){hint}"
-    )
+        load = Option("weights", "FILE", "a model with its weights loaded")
+        return NothingToPrune(f"{message}. Does the model lack its trained weights? Pass ", load)
+    return NothingToPrune(message)
 
 
 def _abridged(names: list[str]) -> str:

@@ -15,7 +15,7 @@ from slimilar.calibration.calibration_set import MAX_IMAGES, Progress
 from slimilar.calibration.consumers import ConsumerLayer, find_consumers
 from slimilar.calibration.flips import with_flips
 from slimilar.calibration.replay import Program, record
-from slimilar.errors import InvalidInput
+from slimilar.errors import InvalidInput, Option
 from slimilar.graph.tracer import name_of
 from slimilar.planning.cut import Cut
 from slimilar.planning.plan import Plan
@@ -42,7 +42,8 @@ def program_of(model: nn.Module, example: Example, structure: Structure, size: i
             return program
         why = "it runs other operators on another batch size"
     raise InvalidInput(
-        f'to substitute channels a model must run alike on every batch, but {why}: pass substitute="none"'
+        f"to reconstruct its consumers, a model must run the same operators on every batch, but {why}: pass ",
+        Option("reconstruction", "none"),
     )
 
 

@@ -59,11 +59,9 @@ def bench(
 
 
 def _engines(wanted: list[str]) -> list[str]:
-    from slimilar.deploy.runtimes import available, check_runtime
+    from slimilar.deploy.runtimes import available, check_engine
 
-    return (
-        available() if "all" in wanted else [check_runtime(name, "engine") for name in dict.fromkeys(wanted)]
-    )
+    return available() if "all" in wanted else [check_engine(name) for name in dict.fromkeys(wanted)]
 
 
 def _measured(
@@ -77,14 +75,14 @@ def _measured(
 ) -> Timings | None:
     """Return the timings of one engine; None, with a remark, where it does not work here and need not."""
     from slimilar.deploy.latency import measure
-    from slimilar.deploy.runtimes import RUNTIMES
+    from slimilar.deploy.runtimes import ENGINES
     from slimilar.errors import InvalidInput, SlimilarError
 
     runs: dict[str, Run] = {}
     with out.working(f"Preparing {engine}"):
         try:
             for name, model in opened.items():
-                runs[name] = RUNTIMES[engine](model.model, model.example(batch))
+                runs[name] = ENGINES[engine](model.model, model.example(batch))
         except InvalidInput:
             raise
         except Exception as error:  # a compiler that is missing, an operator that a runtime does not know

@@ -53,7 +53,7 @@ def prune(
 
     Example: [bold]slimilar prune slimilar:demo --flops 0.5 -o small[/]
     """
-    from slimilar.deploy.runtimes import check_runtime
+    from slimilar.deploy.runtimes import check_engine
     from slimilar.planning.target import PruningTarget
 
     output, folder = Output(json, quiet), folder_for(out)
@@ -61,7 +61,7 @@ def prune(
         threshold=threshold, flops=flops, macs=macs, params=params, latency=latency, ratio=ratio, quantile=quantile,
         round_to=round_to, thresholds=parse_layers(layer),
     )  # fmt: skip
-    check_runtime(runtime)
+    check_engine(runtime, "runtime")
     chosen = PlanOptions(
         residual, linkage, tuple(exclude or ()), min_channels, criterion, calibrate, images, normalise,
         reconstruction, seed, trained,

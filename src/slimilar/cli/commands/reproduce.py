@@ -58,7 +58,7 @@ def reproduce(
 
 def _catalogue() -> Any:
     """Return the list of experiments, which lie beside the package in a checkout, or in the folder we are in."""
-    for root in (Path(__file__).resolve().parents[3], Path.cwd()):
+    for root in (Path(__file__).resolve().parents[4], Path.cwd()):
         if (root / "experiments" / "catalogue.py").is_file():
             sys.path.insert(0, str(root))
             return importlib.import_module("experiments.catalogue")
