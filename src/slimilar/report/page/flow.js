@@ -112,7 +112,7 @@ class FlowView {
   lines({ row, now }) {
     const kept = `${grouped(now)} of ${plural(row.width, "channel")} kept`;
     const group = this.network.groups[row.group];
-    const others = group ? group.writers.length - 1 : 0;
+    const others = group ? group.producers.length - 1 : 0;
     const joint = others ? `leaves together with ${plural(others, "other layer")}` : "";
     return [row.name, row.reason ? `stays whole: ${row.reason}` : kept, `output ${row.shape.join(" × ")}`, joint];
   }

@@ -128,9 +128,9 @@ class LayerView {
     const { rowOf, modules } = this.network;
     const rowsOf = (names) => [...new Set(names)].map((m) => rowOf.get(modules[m])).filter((i) => i !== undefined);
     const fed = ["fed by", this.feeders(this.index)];
-    if (!this.group) return [fed, ["read by", this.readers()]];
-    const together = rowsOf(this.group.writers).filter((i) => i !== this.index);
-    return [fed, ["leaves together with", together], ["read by", rowsOf(this.group.readers)]];
+    if (!this.group) return [fed, ["read by", this.consumers()]];
+    const together = rowsOf(this.group.producers).filter((i) => i !== this.index);
+    return [fed, ["leaves together with", together], ["read by", rowsOf(this.group.consumers)]];
   }
 
   /** The layers behind a row, looking through joins. */
@@ -142,7 +142,7 @@ class LayerView {
     });
   }
 
-  readers() {
+  consumers() {
     const reads = (row, i) => row.vector !== undefined && this.feeders(i).includes(this.index);
     return this.network.rows.flatMap((row, i) => (reads(row, i) ? [i] : []));
   }
