@@ -19,6 +19,7 @@ from slimilar.criteria import Criterion, Sight, Weights, automatic, facts, make
 from slimilar.criteria.base import check_needs, check_training, phases_of
 from slimilar.errors import InvalidInput, VerificationError
 from slimilar.graph.groups import ChannelGroup, Frozen, Residual
+from slimilar.graph.reasons import FreezeKind
 from slimilar.planning.cost import CostModel, cost_model, count, human
 from slimilar.planning.plan import Budget, Cut, Orders, Plan, check_threshold, nothing
 from slimilar.reconstruction.apply import (
@@ -387,7 +388,7 @@ def _plan(
     open_groups = []
     for group in structure.grouping.groups:
         if excluded & set(group.producers):
-            frozen.append(Frozen(group.name, group.width, "excluded"))
+            frozen.append(Frozen(group.name, group.width, "excluded", FreezeKind.EXCLUDED))
         else:
             open_groups.append(group)
     answers = criterion.orders(open_groups, weights)

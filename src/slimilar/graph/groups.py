@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slimilar.graph.labels import Atoms, classes
+from slimilar.graph.reasons import LAST_OF_LAYER, LAST_OF_SPLIT, RESIDUAL_STREAM, FreezeKind, Reason
 from slimilar.graph.records import Axis, Norm, Op, Read, Trace, Write
 
 Residual = Literal["inner", "select", "joint"]
@@ -109,7 +110,8 @@ class Frozen:
 
     name: str
     width: int
-    reason: str
+    reason: str  # a sentence for people
+    kind: FreezeKind = FreezeKind.CRITERION  # what code asks for
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,6 +150,7 @@ def _asleep(trace: Trace) -> tuple[Frozen, ...]:
             a.width,
             f"runs only in training and fails on the example ({a.error}), so it goes on reading every channel: analyse "
             "with an example that it takes, or train the smaller network without it",
+            FreezeKind.TRAINING_ONLY,
         )
         for a in trace.asleep
     )
@@ -183,27 +186,27 @@ def _each_once(units: Atoms, first: Atoms) -> Atoms:
 
 @dataclass(eq=False)
 class _Reasons:
-    """Why classes have to stay: the number of a sentence for every class, or `FIXED` for those that may leave."""
+    """Why classes have to stay: the number of a reason for every class, or `FIXED` for those that may leave."""
 
-    words: list[str]
+    known: list[Reason]
     why: Indices
 
-    def of(self, units: Atoms) -> dict[int, str]:
+    def of(self, units: Atoms) -> dict[int, Reason]:
         """Return which of some units have to stay, by their place, and why."""
         found = self.why[units]
-        return {int(i): self.words[found[i]] for i in np.flatnonzero(found >= 0)}
+        return {int(i): self.known[found[i]] for i in np.flatnonzero(found >= 0)}
 
 
 def _reasons(trace: Trace, residual: Residual) -> _Reasons:
     """Collect the reasons; of several the first counts."""
     label = trace.together
-    words = [*(f.reason for f in trace.freezes), 'residual stream (pruned by residual="joint")']
+    known = [*(f.why for f in trace.freezes), RESIDUAL_STREAM]
     why = np.full(int(label.max(initial=-1)) + 1, FIXED)
     if residual != "joint":
-        why[trace.summed] = len(words) - 1
+        why[trace.summed] = len(known) - 1
     for number, freeze in reversed(list(enumerate(trace.freezes))):
         why[label[freeze.atoms]] = number
-    return _Reasons(words, why)
+    return _Reasons(known, why)
 
 
 def _keep_pieces(trace: Trace, drafts: list[Atoms], reasons: _Reasons) -> None:
@@ -219,8 +222,8 @@ def _keep_pieces(trace: Trace, drafts: list[Atoms], reasons: _Reasons) -> None:
     layers = (label[a.first : a.first + a.size] for a in trace.axes)
     pieces = (label[atoms] for atoms in trace.pieces)
     seen: set[bytes] = set()
-    for parts, reason in ((pieces, "the last of its part of a split"), (layers, "the last of its layer")):
-        reasons.words.append(reason)
+    for parts, reason in ((pieces, LAST_OF_SPLIT), (layers, LAST_OF_LAYER)):
+        reasons.known.append(reason)
         for part in parts:
             key = part.tobytes()
             if not key or key in seen:
@@ -231,10 +234,10 @@ def _keep_pieces(trace: Trace, drafts: list[Atoms], reasons: _Reasons) -> None:
                 continue
             counts = np.bincount(home[np.unique(part)])
             if not (counts == width[: len(counts)]).any():
-                why[part[0]] = len(reasons.words) - 1
+                why[part[0]] = len(reasons.known) - 1
 
 
-def _frozen(trace: Trace, whole: list[tuple[Atoms, dict[int, str]]]) -> tuple[Frozen, ...]:
+def _frozen(trace: Trace, whole: list[tuple[Atoms, dict[int, Reason]]]) -> tuple[Frozen, ...]:
     """Return the groups that stay whole, each by the name of its first producer."""
     label = trace.together
     first = np.full(int(label.max(initial=-1)) + 1, len(trace.writes))
@@ -244,7 +247,8 @@ def _frozen(trace: Trace, whole: list[tuple[Atoms, dict[int, str]]]) -> tuple[Fr
         Frozen(
             trace.ops[trace.writes[int(first[units].min())].op].module,
             len(units),
-            "; ".join(dict.fromkeys(why.values())),
+            "; ".join(dict.fromkeys(reason.text for reason in why.values())),
+            next(iter(why.values())).kind,
         )
         for units, why in whole
     )
@@ -363,7 +367,7 @@ class Coupled:
                 for factor in self.trace.values[value].labels:
                     yield op, factor.numpy().reshape(-1)
 
-    def group(self, g: int, fixed: Mapping[int, str], residual: bool) -> ChannelGroup:
+    def group(self, g: int, fixed: Mapping[int, Reason], residual: bool) -> ChannelGroup:
         """Return a group; most that is coupled to it is looked up when it is asked for."""
         producers = tuple(self.producers[g])
         return ChannelGroup(
@@ -371,7 +375,7 @@ class Coupled:
             width=self.ends[g] - self.offsets[g],
             producers=producers,
             batch_norms=tuple(self.norms.get(g, ())),
-            fixed=dict(fixed),
+            fixed={unit: why.text for unit, why in fixed.items()},
             residual=residual,
             number=g,
             coupled=self,

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from slimilar.graph.labels import Atoms, Labels, numbered, roots
+from slimilar.graph.reasons import FreezeKind, Reason
 from slimilar.utils.pytree import HERE
 
 Signature = tuple[str, str, int]  # operator, place in the code (alike in repeated blocks), turn at that place
@@ -134,8 +135,18 @@ class Freeze:
     """Channels that have to stay, and why."""
 
     atoms: Atoms
-    reason: str
+    why: Reason
     op: int
+
+    @property
+    def reason(self) -> str:
+        """The reason as a sentence."""
+        return self.why.text
+
+    @property
+    def kind(self) -> FreezeKind:
+        """The kind of the reason."""
+        return self.why.kind
 
 
 @dataclass(frozen=True)

@@ -22,6 +22,7 @@ from slimilar.graph.aliasing import equal, memory, same_channels
 from slimilar.graph.labels import CONSTANT, NONE, Atoms, Labels, Ties, atoms_in, on_axis, side_by_side
 from slimilar.graph.meta_shapes import shortcut
 from slimilar.graph.module_stack import Watch
+from slimilar.graph.reasons import MODEL_OUTPUT, Reason, fixed_size
 from slimilar.graph.records import (
     Axis,
     Choices,
@@ -119,7 +120,8 @@ class Tracer(TorchDispatchMode):
             fixed = (x == CONSTANT) != (y == CONSTANT)
             if fixed.any():  # in its place among the freezes, because of several reasons the first counts
                 self.freezes.insert(
-                    place, Freeze(np.unique(np.maximum(x, y)[fixed]), "meets constant padding", op)
+                    place,
+                    Freeze(np.unique(np.maximum(x, y)[fixed]), fixed_size("meets constant padding"), op),
                 )
 
     def bind(self, a: Tensor, b: Tensor) -> None:
@@ -138,10 +140,10 @@ class Tracer(TorchDispatchMode):
         """Return the number of groups and of input channels that a convolution has at the original widths."""
         return int(call["groups"]), int(call["input"].shape[1])
 
-    def freeze(self, labels: Labels, reason: str) -> None:
-        """Keep these channels, for a reason in words."""
+    def freeze(self, labels: Labels, why: Reason) -> None:
+        """Keep these channels, and note why."""
         if labels and len(atoms := atoms_in(labels)):
-            self.freezes.append(Freeze(atoms, reason, len(self.ops)))
+            self.freezes.append(Freeze(atoms, why, len(self.ops)))
 
     def frozen_so_far(self) -> list[Freeze]:
         """Return what is known to stay at this point of the forward pass."""
@@ -195,7 +197,7 @@ class Tracer(TorchDispatchMode):
     def run(self, example: Example) -> Trace:
         """Call the model on its example input and return what was seen."""
         outputs = self.forward(example)
-        self.freeze(tuple(f for i in outputs for f in self.values[i].labels), "model output")
+        self.freeze(tuple(f for i in outputs for f in self.values[i].labels), MODEL_OUTPUT)
         self._keep_rigid()
         return self._trace(outputs)
 
@@ -279,7 +281,7 @@ class Tracer(TorchDispatchMode):
             for x in others:
                 self._alter(x, new)
         elif not all(equal(self.value(x).labels, new) and same_channels(target, x, new) for x in others):
-            self.freeze(old + new, f"operator {call.name} writes into a part of a tensor")
+            self.freeze(old + new, fixed_size(f"operator {call.name} writes into a part of a tensor"))
 
     def _alter(self, tensor: Tensor, labels: Labels) -> None:
         """Give a tensor that was written to other labels; it is no one number any more."""
@@ -292,7 +294,7 @@ class Tracer(TorchDispatchMode):
         if not single:
             return labels
         for factor in single:
-            self.freeze((factor,), "a single channel is taken out")
+            self.freeze((factor,), fixed_size("a single channel is taken out"))
         return tuple(f for f in labels if f.numel() > 1)
 
     def _store(self, tensor: Tensor, value: Value) -> int:
@@ -342,7 +344,7 @@ class Tracer(TorchDispatchMode):
     def _keep_rigid(self) -> None:
         for write in self.writes:
             if self.ops[write.op].module in self.choices.rigid:
-                self.freeze((torch.from_numpy(write.atoms),), "the code works at this width only")
+                self.freeze((torch.from_numpy(write.atoms),), fixed_size("the code works at this width only"))
 
     def _trace(self, outputs: tuple[int, ...]) -> Trace:
         self._sort_ties()

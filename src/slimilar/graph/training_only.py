@@ -60,7 +60,7 @@ def merge(seen: Trace, other: Trace) -> Trace:
         for n in other.integers
         if n.module not in known
     ]
-    freezes = [Freeze(number[f.atoms], f.reason, len(seen.ops)) for f in other.freezes]
+    freezes = [Freeze(number[f.atoms], f.why, len(seen.ops)) for f in other.freezes]
     return replace(
         seen,
         axes=tuple(axes),

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from slimilar.graph import rules as ops
 from slimilar.graph.groups import Grouping
 from slimilar.graph.labels import Labels, axes_of, on_axis, side_by_side
+from slimilar.graph.reasons import Reason
 from slimilar.graph.records import Axis, Choices, Freeze, Op, Trace, Value
 from slimilar.graph.tracer import Tracer
 from slimilar.surgery.rewrite import Kept, atoms_kept, operate, operate_on_meta, surgery
@@ -106,7 +107,7 @@ class Follower(Tracer):
         expected = self.original.ops[index].arguments
         return int(expected["groups"]), self.original.values[expected["input"].value].shape[1]
 
-    def freeze(self, labels: Labels, reason: str) -> None:
+    def freeze(self, labels: Labels, why: Reason) -> None:
         """What stays is settled already."""
 
     def frozen_so_far(self) -> list[Freeze]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from slimilar.graph.labels import Labels, axes_of
+from slimilar.graph.reasons import fixed_size
 from slimilar.graph.rules.moving import moved
 from slimilar.graph.rules.table import Call, rule, tie_blocks, tie_modulo, touching
 
@@ -49,7 +50,7 @@ def slice_(t: Tracer, call: Call) -> list[Labels]:
 def _stride(t: Tracer, call: Call, factor: Tensor) -> None:
     t.cut(factor, call.dim, range(factor.shape[call.dim]))
     if t.level(call.signature) > 0 or factor.shape[call.dim] % call["step"]:
-        t.freeze((factor,), f"operator {call.name} cuts channels at fixed positions")
+        t.freeze((factor,), fixed_size(f"operator {call.name} cuts channels at fixed positions"))
     else:
         tie_blocks(t, factor, call.dim, call["step"])
 
@@ -59,7 +60,7 @@ def _cut(t: Tracer, call: Call, factor: Tensor, places: Sequence[int]) -> None:
     t.cut(factor, call.dim, places)
     level, mended = t.level(call.signature), call.signature in t.choices.mend
     if level > 1:
-        t.freeze((factor,), f"operator {call.name} cuts channels at fixed positions")
+        t.freeze((factor,), fixed_size(f"operator {call.name} cuts channels at fixed positions"))
     elif level == 1 or not mended:
         _tie_relative(t, call, factor, places)
 
@@ -73,7 +74,7 @@ def split(t: Tracer, call: Call) -> list[Labels]:
         if factor.shape[call.dim] > 1 and (
             t.level(call.signature) > 0 or not _tie_relative(t, call, factor, sizes)
         ):
-            t.freeze((factor,), f"operator {call.name} cuts channels at fixed positions")
+            t.freeze((factor,), fixed_size(f"operator {call.name} cuts channels at fixed positions"))
     return _pieces(t, call)
 
 
@@ -86,7 +87,7 @@ def split_with_sizes(t: Tracer, call: Call) -> list[Labels]:
         if factor.shape[call.dim] > 1 and (
             level > 1 or (level == 1 and not _tie_relative(t, call, factor, call["split_sizes"]))
         ):
-            t.freeze((factor,), f"operator {call.name} cuts channels at fixed positions")
+            t.freeze((factor,), fixed_size(f"operator {call.name} cuts channels at fixed positions"))
     return _pieces(t, call)
 
 
@@ -110,7 +111,7 @@ def _keep_rows(t: Tracer, call: Call, otherwise: str) -> None:
         if len(axes_of(factor)) > 1:
             t.bind(factor, factor.narrow(call.dim, 0, 1))
         else:
-            t.freeze((factor,), f"operator {call.name} {otherwise}")
+            t.freeze((factor,), fixed_size(f"operator {call.name} {otherwise}"))
 
 
 def _pieces(t: Tracer, call: Call) -> list[Labels]:

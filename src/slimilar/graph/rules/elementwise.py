@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from slimilar.graph.labels import NONE, Labels, align, axes_of
+from slimilar.graph.reasons import fixed_size
 from slimilar.graph.rules.table import Call, rule, tie_modulo
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def _merge(t: Tracer, found: list[Tensor], factor: Tensor, sums: bool) -> list[T
     for other in meets:
         t.tie(other, factor, sums)
     if len(meets) > 1:  # one operand varies along two axes, the other has them apart
-        t.freeze(tuple(meets), "combined with channels on two axes")
+        t.freeze(tuple(meets), fixed_size("combined with channels on two axes"))
     largest = max([*meets, factor], key=lambda f: f.numel())
     return [*(g for g in found if all(g is not m for m in meets)), largest]
 
@@ -46,7 +47,7 @@ def _check_cover(t: Tracer, factor: Tensor, labels: Labels, size: Sequence[int])
     axes = axes_of(factor)
     fixed = [a for a in axes if size[a] > 1 and a not in covered]
     if len(fixed) == len(axes):
-        t.freeze((factor,), "combined with a tensor whose channels are fixed")
+        t.freeze((factor,), fixed_size("combined with a tensor whose channels are fixed"))
     else:
         for axis in fixed:
             t.bind(factor, factor.narrow(axis, 0, 1))
@@ -79,7 +80,7 @@ def copy(t: Tracer, call: Call) -> list[Labels]:
 @rule("fill", "zero")
 def fill(t: Tracer, call: Call) -> list[Labels]:
     """Overwrite by one number: nobody's channels any more, but their place stays."""
-    t.freeze(t.labels(call.x), f"operator {call.name} overwrites")
+    t.freeze(t.labels(call.x), fixed_size(f"operator {call.name} overwrites"))
     return [NONE]
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from slimilar.graph.labels import CONSTANT, NONE, Labels, axes_of, compact
+from slimilar.graph.reasons import unknown
 from slimilar.graph.rules.elementwise import combine
 from slimilar.graph.rules.table import Call, resolve, rule, touching
 
@@ -58,7 +59,7 @@ def _cat_factors(t: Tracer, call: Call, labels: list[Labels], sizes: list[list[i
     along = [touching(found, [axis], len(sizes[0])) for found in labels]
     if any(len(a) > 1 or len(axes_of(f)) > 1 for a, _ in along for f in a):
         for found in labels:
-            t.freeze(found, f"operator {call.name}")
+            t.freeze(found, unknown(call.name))
         return NONE
     parts = [_part(tuple(a), size, {axis}) for (a, _), size in zip(along, sizes, strict=True)]
     others = [tuple(rest) for _, rest in along]

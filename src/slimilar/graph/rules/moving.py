@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from slimilar.graph.labels import NONE, Labels, axes_of, compact
+from slimilar.graph.reasons import fixed_size
 from slimilar.graph.rules.table import Call, resolve, rule
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def view(t: Tracer, call: Call) -> list[Labels]:
     """Pass labels through an operator that divides and joins axes."""
     x, out = call.x, call.outs[0]
     if x.dtype != out.dtype:
-        t.freeze(t.labels(x), f"operator {call.name} reads the bits of another type")
+        t.freeze(t.labels(x), fixed_size(f"operator {call.name} reads the bits of another type"))
         return [NONE]
     found = [viewed(f, x.shape, out.shape) for f in t.labels(x)]
     return [tuple(resolve(t, call, f) for f in (_apart(t, call, found) if len(found) > 1 else found))]
@@ -47,7 +48,7 @@ def _apart(t: Tracer, call: Call, factors: list[Tensor]) -> list[Tensor]:
     clash = [f for f in factors if any(taken[axis] > 1 for axis in axes_of(f))]
     free = [f for f in clash if not t.is_frozen(f)]
     if len(free) > 1:
-        t.freeze(tuple(free), f"operator {call.name} joins two axes of channels")
+        t.freeze(tuple(free), fixed_size(f"operator {call.name} joins two axes of channels"))
     kept = (free or clash)[:1]
     return [f for f in factors if all(f is not c for c in clash) or any(f is k for k in kept)]
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor, nn
 
 from slimilar.graph.labels import NONE, Labels, axes_of, on_axis
+from slimilar.graph.reasons import fixed_size, mixes
 from slimilar.graph.records import Integer, Norm, Write
 from slimilar.graph.rules.table import Call, along_axis, rule, touching
 
@@ -25,9 +26,7 @@ def batch_norm(t: Tracer, call: Call) -> list[Labels]:
     own = _own(t, held)
     vector, rest = along_axis(t.labels(call.x), 1, call.x.ndim)
     by_batch = [] if call.get("training", False) else [f for f in rest if axes_of(f) == (0,)]
-    t.freeze(
-        tuple(f for f in rest if all(f is not b for b in by_batch)), f"operator {call.name} mixes channels"
-    )
+    t.freeze(tuple(f for f in rest if all(f is not b for b in by_batch)), mixes(call.name))
     selects = call.module in t.choices.select and bool(own)
     if selects:
         vector = own[0]
@@ -73,7 +72,7 @@ def _join(t: Tracer, vector: Tensor | None, own: Sequence[Tensor]) -> None:
     """Tie the entries of weight, bias, ... to the channels they are for."""
     for mine in own:
         if vector is None:
-            t.freeze((mine,), "normalises channels that are fixed")
+            t.freeze((mine,), fixed_size("normalises channels that are fixed"))
         else:
             t.tie(vector, mine)
 
@@ -83,12 +82,12 @@ def group_norm(t: Tracer, call: Call) -> list[Labels]:
     """Bind the channels of each group: a whole group may leave."""
     x, groups = call.x, call["group"]
     vector, rest = along_axis(t.labels(x), 1, x.ndim)
-    t.freeze(tuple(rest), f"operator {call.name} mixes channels")
+    t.freeze(tuple(rest), mixes(call.name))
     _join(t, vector, _own(t, [call["weight"], call["bias"]]))
     if vector is None:
         return [NONE] * len(call.outs)
     if groups == 1 or t.level(call.signature) > 0:
-        t.freeze((vector,), f"operator {call.name} mixes channels")
+        t.freeze((vector,), mixes(call.name))
     blocks = vector.view(groups, -1)
     t.bind(blocks, blocks[:, :1])
     if getattr(t.modules[call.module], "num_groups", None) == groups:
@@ -101,7 +100,7 @@ def layer_norm(t: Tracer, call: Call) -> list[Labels]:
     """Freeze normalised channels: the others would change with each that leaves."""
     x, over = call.x, len(call["normalized_shape"])
     mixed, rest = touching(t.labels(x), range(x.ndim - over, x.ndim), x.ndim)
-    t.freeze(tuple(mixed), f"operator {call.name} mixes channels")
+    t.freeze(tuple(mixed), mixes(call.name))
     for p in call.ins[1:]:
-        t.freeze(t.labels(p), f"operator {call.name} mixes channels")
+        t.freeze(t.labels(p), mixes(call.name))
     return [(*rest, *mixed), *[NONE] * (len(call.outs) - 1)]

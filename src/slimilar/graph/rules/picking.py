@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from slimilar.graph.labels import NONE, Labels, compact, on_axis
+from slimilar.graph.reasons import fixed_size, unknown
 from slimilar.graph.records import Write
 from slimilar.graph.rules.table import Call, rule, touching
 
@@ -47,12 +48,12 @@ def _index_one(
 ) -> Labels:
     own = t.labels(index)
     if own and t.value(index).name is not None:
-        t.freeze(tuple(found), "read by a channel selection")
+        t.freeze(tuple(found), fixed_size("read by a channel selection"))
         vector = own[0].reshape(-1)
         t.writes.append(Write(len(t.ops), axis, vector.numpy()))
         return (on_axis(vector, axis, call.x.ndim), *rest)
     if t.level(call.signature) > 0 or t.value(index).dynamic:
-        t.freeze(tuple(found), f"operator {call.name} takes channels by fixed positions")
+        t.freeze(tuple(found), fixed_size(f"operator {call.name} takes channels by fixed positions"))
         if t.value(index).dynamic:
             return tuple(rest)
     numbers = t.constants(index)
@@ -65,10 +66,10 @@ def _index_many(
     t: Tracer, call: Call, found: list[Tensor], rest: list[Tensor], indices: Sequence[Tensor | None]
 ) -> Labels:
     """Index several axes at once: axes after the indexed ones keep their labels and their place from the end."""
-    t.freeze(tuple(found), f"operator {call.name} takes channels by fixed positions")
+    t.freeze(tuple(found), fixed_size(f"operator {call.name} takes channels by fixed positions"))
     last = max(axis for axis, i in enumerate(indices) if i is not None)
     behind = [f for f in rest if all(n == 1 for n in f.shape[: last + 1])]
-    t.freeze(tuple(f for f in rest if all(f is not b for b in behind)), f"operator {call.name}")
+    t.freeze(tuple(f for f in rest if all(f is not b for b in behind)), unknown(call.name))
     before = call.outs[0].ndim - (call.x.ndim - last - 1)
     return (
         tuple(f.reshape((1,) * before + tuple(f.shape[last + 1 :])) for f in behind) if before >= 0 else NONE

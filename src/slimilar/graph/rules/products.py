@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from torch import Tensor
 
 from slimilar.graph.labels import NONE, Labels, align, axes_of, on_axis
+from slimilar.graph.reasons import fixed_size, mixes, unknown
 from slimilar.graph.records import Integer, Read, Write
 from slimilar.graph.rules.elementwise import combine
 from slimilar.graph.rules.table import Call, along_axis, rule
@@ -28,9 +29,9 @@ def read(t: Tracer, call: Call, x: Tensor, axis: int, vector: Tensor | None, wei
         t.tie(vector, weight)
         t.reads.append(Read(len(t.ops), t.index(x), axis % x.ndim, vector.numpy(), weight.numpy()))
     elif vector is not None:
-        t.freeze((vector,), f"operator {call.name} reads channels by a weight of fixed size")
+        t.freeze((vector,), fixed_size(f"operator {call.name} reads channels by a weight of fixed size"))
     elif weight is not None:
-        t.freeze((weight,), "reads channels that are fixed")
+        t.freeze((weight,), fixed_size("reads channels that are fixed"))
 
 
 # --- convolutions ---------------------------------------------------------------------------------------------
@@ -42,10 +43,10 @@ def convolution(t: Tracer, call: Call) -> list[Labels]:
     x, weight, bias = call["input"], call["weight"], call.get("bias")
     vector, rest = along_axis(t.labels(x), 1, x.ndim)
     batch = [f for f in rest if axes_of(f) == (0,)]
-    t.freeze(tuple(f for f in rest if axes_of(f) != (0,)), f"operator {call.name} mixes channels")
+    t.freeze(tuple(f for f in rest if axes_of(f) != (0,)), mixes(call.name))
     first, others = along_axis(t.labels(weight), 0, weight.ndim)
     second, others = along_axis(tuple(others), 1, weight.ndim)
-    t.freeze(tuple(others), "an axis of a kernel")
+    t.freeze(tuple(others), fixed_size("an axis of a kernel"))
     join = _transposed if call.get("transposed") else _forward
     out = join(t, call, vector, first, second)
     _add_bias(t, out, bias)
@@ -55,11 +56,11 @@ def convolution(t: Tracer, call: Call) -> list[Labels]:
 def _add_bias(t: Tracer, out: Tensor | None, bias: Tensor | None) -> None:
     mine = None if bias is None else along_axis(t.labels(bias), 0, 1)[0]
     if out is None:
-        t.freeze(t.labels(bias), "writes channels that are fixed")
+        t.freeze(t.labels(bias), fixed_size("writes channels that are fixed"))
     elif mine is not None:
         t.tie(out, mine)
     elif bias is not None:
-        t.freeze((out,), "combined with a tensor whose channels are fixed")
+        t.freeze((out,), fixed_size("combined with a tensor whose channels are fixed"))
 
 
 def _hold_groups(t: Tracer, call: Call, per_group: Tensor) -> None:
@@ -95,7 +96,7 @@ def _by_groups(t: Tracer, call: Call, x: Tensor, w_out: Tensor | None, w_in: Ten
     t.bind(blocks, blocks[:, :1])
     spread = blocks[:, 0].repeat_interleave(call.outs[0].shape[1] // groups)
     if w_in is not None:
-        t.freeze((w_in,), "inside a group")
+        t.freeze((w_in,), fixed_size("inside a group"))
     _hold_groups(t, call, blocks[:, 0])
     if w_out is None:
         return spread
@@ -113,11 +114,11 @@ def _inside_groups(
         t.bind(columns, columns[:1])
         read(t, call, call["input"], 1, x, None if w_in is None else w_in.repeat(groups))
     elif w_in is not None:
-        t.freeze((w_in,), "reads channels that are fixed")
+        t.freeze((w_in,), fixed_size("reads channels that are fixed"))
     if w_out is None:
         return None
     if w_out.numel() == groups:
-        t.freeze((w_out,), "writes one channel for each fixed group")
+        t.freeze((w_out,), fixed_size("writes one channel for each fixed group"))
     columns = w_out.view(groups, -1)
     t.bind(columns, columns[:1])
     return write(t, w_out)
@@ -133,7 +134,7 @@ def _transposed(
         if w_in is not None:
             t.tie(x, w_in)
         if w_out is not None:
-            t.freeze((w_out,), "inside a group")
+            t.freeze((w_out,), fixed_size("inside a group"))
         _hold_groups(t, call, blocks[:, 0])
         return blocks[:, 0].repeat_interleave(call.outs[0].shape[1] // groups)
     if x is not None and groups > 1:
@@ -156,7 +157,7 @@ def contraction(t: Tracer, call: Call) -> list[Labels]:
     a, b = [x for x in call.ins if x is not bias][:2]
     if b.ndim < 2 or a.ndim < 2 or (a.ndim > 2 and b.ndim > 2 and a.ndim != b.ndim):
         for x in call.ins:
-            t.freeze(t.labels(x), f"operator {call.name}")
+            t.freeze(t.labels(x), unknown(call.name))
         return [NONE]
     return [_product(t, call, a, b, bias, b.ndim - 1 if short == "linear" else b.ndim - 2)]
 
@@ -171,7 +172,7 @@ def _product(t: Tracer, call: Call, a: Tensor, b: Tensor, bias: Tensor | None, k
     mixed = [f for f in a_rest if last in axes_of(f)] + [
         f for f in b_rest if {k_axis, n_axis} & set(axes_of(f))
     ]
-    t.freeze(tuple(mixed), f"operator {call.name} mixes channels")
+    t.freeze(tuple(mixed), mixes(call.name))
     _contract(t, call, a, b, a_k, b_k, k_axis)
     parts: list[tuple[list[Tensor], Sequence[int]]] = [
         ([f for f in a_rest if last not in axes_of(f)], [*a.shape[:-1], 1]),
@@ -195,4 +196,4 @@ def _contract(
     elif not t.value(a).dynamic:
         read(t, call, b, k_axis, b_k, a_k)
     else:
-        t.freeze(tuple(v for v in (a_k, b_k) if v is not None), f"operator {call.name} mixes channels")
+        t.freeze(tuple(v for v in (a_k, b_k) if v is not None), mixes(call.name))

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from slimilar.graph.labels import NONE, Labels, axes_of, compact, on_axis
+from slimilar.graph.reasons import fixed_size, unknown
 from slimilar.graph.rules.moving import moved
 from slimilar.graph.rules.table import Call, along_axis, resolve, rule, tie_modulo
 
@@ -49,7 +50,7 @@ def _shuffle(t: Tracer, call: Call, factor: Tensor) -> Tensor:
 def _roll(t: Tracer, call: Call, factor: Tensor) -> Tensor:
     x, dims = call.x, call["dims"]
     if not dims or any(factor.shape[d % x.ndim] > 1 for d in dims):
-        t.freeze((factor,), f"operator {call.name} shifts channels by a fixed number")
+        t.freeze((factor,), fixed_size(f"operator {call.name} shifts channels by a fixed number"))
     return torch.roll(factor.expand(x.shape), call["shifts"], dims)
 
 
@@ -64,7 +65,7 @@ def pixel_shuffle(t: Tracer, call: Call) -> list[Labels]:
     """Bind the channels that become the pixels of one."""
     x, block = call.x, call["upscale_factor"] ** 2
     vector, rest = along_axis(t.labels(x), x.ndim - 3, x.ndim)
-    t.freeze(tuple(rest), f"operator {call.name}")
+    t.freeze(tuple(rest), unknown(call.name))
     if vector is None:
         return [NONE]
     t.bind(vector.view(-1, block), vector.view(-1, block)[:, :1])
@@ -76,7 +77,7 @@ def pixel_unshuffle(t: Tracer, call: Call) -> list[Labels]:
     """Repeat a channel's label for each of the channels that its pixels become."""
     x, block = call.x, call["downscale_factor"] ** 2
     vector, rest = along_axis(t.labels(x), x.ndim - 3, x.ndim)
-    t.freeze(tuple(rest), f"operator {call.name}")
+    t.freeze(tuple(rest), unknown(call.name))
     return [NONE if vector is None else (on_axis(vector.repeat_interleave(block), x.ndim - 3, x.ndim),)]
 
 
@@ -85,7 +86,7 @@ def im2col(t: Tracer, call: Call) -> list[Labels]:
     """Repeat a channel's label for each pixel of its patches."""
     x, block = call.x, math.prod(call["kernel_size"])
     vector, rest = along_axis(t.labels(x), x.ndim - 3, x.ndim)
-    t.freeze(tuple(rest), f"operator {call.name}")
+    t.freeze(tuple(rest), unknown(call.name))
     return [NONE if vector is None else (on_axis(vector.repeat_interleave(block), x.ndim - 3, x.ndim - 1),)]
 
 
@@ -94,7 +95,7 @@ def col2im(t: Tracer, call: Call) -> list[Labels]:
     """Bind the rows that are summed into the patches of one channel."""
     x, block = call.x, math.prod(call["kernel_size"])
     vector, rest = along_axis(t.labels(x), x.ndim - 2, x.ndim)
-    t.freeze(tuple(rest), f"operator {call.name}")
+    t.freeze(tuple(rest), unknown(call.name))
     if vector is None:
         return [NONE]
     t.bind(vector.view(-1, block), vector.view(-1, block)[:, :1])
@@ -108,7 +109,7 @@ def unfold(t: Tracer, call: Call) -> list[Labels]:
     found = []
     for factor in t.labels(call.x):
         if axis in axes_of(factor):
-            t.freeze((factor,), f"operator {call.name} takes windows of channels")
+            t.freeze((factor,), fixed_size(f"operator {call.name} takes windows of channels"))
             found += [compact(moved(call, call.x, factor)[0])]
         else:
             found.append(factor.unsqueeze(-1))

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from slimilar.graph.labels import NONE, Labels
+from slimilar.graph.reasons import fixed_size, unknown
 from slimilar.graph.records import Value
 from slimilar.graph.rules.elementwise import elementwise
 from slimilar.graph.rules.joining import cat
@@ -36,9 +37,9 @@ def apply(t: Tracer, call: Call) -> list[Labels]:
     if function is None and is_pointwise(call.func):
         function = elementwise
     if function is None or call.signature in t.choices.stiff:
-        sizes = " works at fixed sizes" if function else ""
+        why = fixed_size(f"operator {call.name} works at fixed sizes") if function else unknown(call.name)
         for x in call.ins:
-            t.freeze(t.labels(x), f"operator {call.name}{sizes}")
+            t.freeze(t.labels(x), why)
         return [NONE] * len(outs)
     found = function(t, call)
     return found if len(found) == len(outs) else [found[0], *[NONE] * (len(outs) - 1)]

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from slimilar.graph.labels import NONE, Labels, axes_of
+from slimilar.graph.reasons import mixes, unknown
 from slimilar.graph.rules.elementwise import elementwise
 from slimilar.graph.rules.table import Call, rule, touching
 
@@ -17,9 +18,9 @@ def _spatial(names: Sequence[str], axes: int) -> None:
     def over_space(t: Tracer, call: Call) -> list[Labels]:
         x = call.x
         mixed, rest = touching(t.labels(x), range(x.ndim - axes, x.ndim), x.ndim)
-        t.freeze(tuple(mixed), f"operator {call.name} mixes channels")
+        t.freeze(tuple(mixed), mixes(call.name))
         for other in call.ins[1:]:
-            t.freeze(t.labels(other), f"operator {call.name}")
+            t.freeze(t.labels(other), unknown(call.name))
         return [tuple(rest)] * len(call.outs)
 
     rule(*names)(over_space)
@@ -65,7 +66,7 @@ def _mix(t: Tracer, call: Call, dims: Sequence[int], keep: bool) -> Labels:
     mixed, rest = touching(t.labels(call.x), dims, call.x.ndim)
     for factor in mixed:
         if set(axes_of(factor)) <= set(dims):
-            t.freeze((factor,), f"operator {call.name} mixes channels")
+            t.freeze((factor,), mixes(call.name))
             rest += [factor] if keep else []
             continue
         narrowed = factor
@@ -116,5 +117,5 @@ def along(t: Tracer, call: Call) -> list[Labels]:
 def attention(t: Tracer, call: Call) -> list[Labels]:
     """Freeze what attention compares; a value's channels and the heads would have to leave with them."""
     for x in call.ins:
-        t.freeze(t.labels(x), f"operator {call.name} mixes channels")
+        t.freeze(t.labels(x), mixes(call.name))
     return [NONE] * len(call.outs)

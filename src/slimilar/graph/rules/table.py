@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from slimilar.graph.labels import Labels, axes_of
+from slimilar.graph.reasons import fixed_size
 from slimilar.graph.records import Signature, Value, by_name
 from slimilar.utils.pytree import operands
 
@@ -117,7 +118,7 @@ def resolve(t: Tracer, call: Call, factor: Tensor) -> Tensor:
         return factor
     level = t.level(call.signature)
     if level >= len(axes):
-        t.freeze((factor,), f"operator {call.name} regroups channels by fixed sizes")
+        t.freeze((factor,), fixed_size(f"operator {call.name} regroups channels by fixed sizes"))
         return factor
     free = sorted(axes, key=lambda a: (-factor.shape[a], -a))[level]
     for axis in axes:
