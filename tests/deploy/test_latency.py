@@ -6,13 +6,12 @@ import time
 
 import numpy as np
 import pytest
-import torch
 
 import slimilar
 from helpers.small_networks import VGG, Mobile, images, trained
 from slimilar.deploy import latency
 from slimilar.deploy.latency import Timings, measure, median, timer
-from slimilar.deploy.runtimes import ENGINES, available, check_engine
+from slimilar.deploy.runtimes import ENGINES
 from slimilar.errors import InvalidInput
 
 
@@ -77,18 +76,3 @@ def test_the_timer_compares_a_cut_with_the_original(monkeypatch):
 def test_the_runtime_is_checked_before_any_work():
     with pytest.raises(InvalidInput, match="runtime must be one of pytorch"):
         slimilar.prune(trained(Mobile()), images(1), latency=0.5, runtime="tpu")
-
-
-@pytest.mark.parametrize("engine", ["pytorch", "onnxruntime"])
-def test_engines_answer(engine):
-    model = trained(Mobile())
-    found = ENGINES[engine](model, images(1))()
-    answer = torch.as_tensor(found[0] if engine == "onnxruntime" else found)
-    with torch.no_grad():
-        assert torch.allclose(answer, model(images(1)), atol=1e-5)
-
-
-def test_engines_are_named():
-    assert {"pytorch", "compile", "onnxruntime"} <= set(available())
-    with pytest.raises(InvalidInput, match="engine must be one of pytorch"):
-        check_engine("tensorrt")

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from torch import nn
 
 from slimilar.deploy.runtimes import ENGINES, check_engine
+from slimilar.graph.structure import Structure
 from slimilar.planning.cut import Cut
 from slimilar.planning.latency import Interval, Latency, Timer
-from slimilar.surgery.retrace import Structure
 from slimilar.surgery.rewrite import operate, surgery
 from slimilar.utils.pytree import Example
 

@@ -14,14 +14,14 @@ from slimilar.criteria.base import phases_of
 from slimilar.criteria.needs import Given, check_needs
 from slimilar.errors import InvalidInput, Option
 from slimilar.graph.groups import Residual
+from slimilar.graph.structure import Structure
 from slimilar.pipeline.checks import check_finite, check_inputs, excluded_modules, listed
 from slimilar.planning.assemble import EXCLUDED, Answer, Answers, assemble
 from slimilar.planning.cost import CostModel, cost_model
 from slimilar.planning.plan import Plan
 from slimilar.reconstruction.apply import program_of
 from slimilar.similarity.linkage import Linkage
-from slimilar.surgery.probe import analyse
-from slimilar.surgery.retrace import Structure
+from slimilar.surgery.probe import find_structure
 from slimilar.utils.checks import check_positive_integer
 from slimilar.utils.modules import named_tensors
 from slimilar.utils.pytree import Example
@@ -113,7 +113,7 @@ def plan_of(
     tensors = named_tensors(model)
     check_finite(model, tensors)
     options.check_needs(model, bool(images), images.labels is not None)
-    structure = analyse(model, example, options.residual)
+    structure = find_structure(model, example, options.residual)
     costs = cost_model(structure.trace, structure.grouping)
     sight = _sight(model, example, structure, costs, images, progress) if images else None
     weights = Weights(tensors, sight, phases_of(model))
@@ -158,5 +158,5 @@ def plan_from(
     min_channels: int = 1,
 ) -> Plan:
     """Return the plan of stored answers: the model is traced, and no criterion runs."""
-    structure = analyse(check_inputs(model, example), example, residual)
+    structure = find_structure(check_inputs(model, example), example, residual)
     return assemble(structure, cost_model(structure.trace, structure.grouping), answers, min_channels)

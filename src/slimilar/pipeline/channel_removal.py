@@ -8,11 +8,11 @@ import numpy as np
 from torch import nn
 
 from slimilar.errors import InvalidInput
+from slimilar.graph.structure import Structure
 from slimilar.pipeline.checks import check_inputs
 from slimilar.pipeline.verification import verify_rewrite
 from slimilar.surgery.history import remember
-from slimilar.surgery.probe import analyse
-from slimilar.surgery.retrace import Structure
+from slimilar.surgery.probe import find_structure
 from slimilar.surgery.rewrite import Kept, operate, surgery
 from slimilar.utils.pytree import Example
 from slimilar.utils.suggestions import choose
@@ -32,7 +32,7 @@ def remove_channels(
     6
     """
     model = check_inputs(model, example)
-    structure = analyse(model, example, "joint")
+    structure = find_structure(model, example, "joint")
     mask = np.ones(structure.grouping.unit_count, np.bool_)
     for name, wanted in channels.items():
         _mark(model, structure, name, wanted, mask)

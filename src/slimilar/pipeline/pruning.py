@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -20,7 +19,6 @@ from slimilar.planning.budgets import Budget
 from slimilar.planning.target import PruningTarget
 from slimilar.result import Result
 from slimilar.similarity.linkage import Linkage
-from slimilar.utils.gc_pause import resting
 from slimilar.utils.pytree import Example
 
 
@@ -84,9 +82,8 @@ def prune(
     images = calibration_set(calibration, labels, example, model=model, seed=seed, progress=progress)
     if criterion == "auto":
         options = replace(options, criterion=automatic(len(images), target.kind))
-    with nullcontext() if images else resting():
-        plan = plan_of(model, example, options, images, progress)
-        return apply(
-            model, example, plan, target, reconstruction=method, calibration=images,
-            runtime=runtime, verify=verify, seed=seed, progress=progress,
-        )  # fmt: skip
+    plan = plan_of(model, example, options, images, progress)
+    return apply(
+        model, example, plan, target, reconstruction=method, calibration=images, runtime=runtime, verify=verify,
+        seed=seed, progress=progress,
+    )  # fmt: skip

@@ -6,7 +6,8 @@ import numpy as np
 from torch import nn
 
 from slimilar.errors import Option, VerificationError
-from slimilar.surgery.retrace import Mismatch, Structure, follow
+from slimilar.graph.structure import Structure
+from slimilar.surgery.retrace import Mismatch, retrace
 from slimilar.surgery.rewrite import Kept, operate, surgery
 from slimilar.surgery.verify import verify as compare
 from slimilar.utils.pytree import Example
@@ -35,7 +36,7 @@ def _at_fault(model: nn.Module, example: Example, structure: Structure, mask: Ke
         if alone.all():
             continue
         try:
-            follow(model, example, structure, alone)
+            retrace(model, example, structure, alone)
             only = operate(model, surgery(structure.trace, structure.grouping, alone))
             compare(model, only, example, structure.trace, structure.grouping, alone)
         except Mismatch as fault:

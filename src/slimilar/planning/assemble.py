@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from slimilar.errors import NothingToPrune, Option
 from slimilar.graph.groups import Frozen
 from slimilar.graph.reasons import FreezeKind, Reason
+from slimilar.graph.structure import Structure
 from slimilar.planning.cost import CostModel
 from slimilar.planning.plan import Plan
 from slimilar.planning.ties import untied
 from slimilar.similarity.removal_order import RemovalOrder
-from slimilar.surgery.retrace import Structure
 
 Answer = RemovalOrder | Reason | str  # an order, or why a group has to stay
 

@@ -12,12 +12,12 @@ from numpy.typing import NDArray
 
 from slimilar.errors import InvalidInput, Option, UnreachableBudget
 from slimilar.graph.groups import ChannelGroup, Frozen
+from slimilar.graph.structure import Structure
 from slimilar.planning.budgets import Budget, parse_budget
 from slimilar.planning.cost import Cost, CostModel, human
 from slimilar.planning.cut import Curve, Cut, Removal
 from slimilar.planning.target import COSTS, PruningTarget
 from slimilar.similarity.removal_order import RemovalOrder
-from slimilar.surgery.retrace import Structure
 from slimilar.surgery.rewrite import Kept
 from slimilar.utils.suggestions import choose
 

@@ -16,13 +16,13 @@ from slimilar.calibration.consumers import ConsumerLayer, find_consumers
 from slimilar.calibration.flips import with_flips
 from slimilar.calibration.replay import Program, record
 from slimilar.errors import InvalidInput, Option
-from slimilar.graph.tracer import name_of
+from slimilar.graph.recorder import name_of
+from slimilar.graph.structure import Structure
 from slimilar.planning.cut import Cut
 from slimilar.planning.plan import Plan
 from slimilar.reconstruction.least_squares import Exchange, Settings
 from slimilar.reconstruction.reconstruct import rebuild
 from slimilar.reconstruction.reconstruct import substitute as stand_in
-from slimilar.surgery.retrace import Structure
 from slimilar.surgery.rewrite import Kept, Surgery, surgery
 from slimilar.utils.modules import named_tensors
 from slimilar.utils.pytree import Example, map_tensors

@@ -150,7 +150,7 @@ def test_hostile_names_do_nothing(browser, tmp_path):
         view.page.locator("#rows button").nth(i).click()
         assert view.text("#layer-title") == f"{name}.0"
         view.page.locator("#rows button").nth(i).hover()
-        view.page.get_by_role("button", name="Keep whole").click()
+        view.page.get_by_role("button", name="Keep all channels").click()
     assert view.text("h1") == HOSTILE[0]
     options = command_options(view.text("#command"))
     assert options["thresholds"] == {f"{name}.0": 0.0 for name in HOSTILE}
@@ -193,5 +193,5 @@ def test_nothing_to_prune_is_no_error(browser, tmp_path):
     file = write_report(tmp_path / "page.html", analyze(model, EXAMPLE), model=model, title="one layer")
     view = OpenPage(browser, file)
     assert view.page.locator("#rows button").count() == 1
-    assert "Nothing here can be cut" in view.text("#sentence")
+    assert "No layer of this model can be pruned" in view.text("#sentence")
     view.close_quietly()

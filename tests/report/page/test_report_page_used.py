@@ -61,7 +61,7 @@ def test_typing_a_budget(opened, plan):
 
 
 @pytest.mark.parametrize(
-    ("text", "answer"), [("0.001%", "least that can be reached"), ("lots", "is no budget")]
+    ("text", "answer"), [("0.001%", "smallest reachable value"), ("lots", "is not a budget")]
 )
 def test_a_budget_that_cannot_be_met_says_so(opened, text, answer):
     before = opened.widths()
@@ -83,12 +83,12 @@ def test_a_layer_close_up(opened):
     )
     assert min(opened.page.eval_on_selector_all("#layer canvas", inked)) > 10
     assert "outer.0" in opened.text("#layer .around")
-    assert "speaks for" in opened.text("#layer")
+    assert "represents" in opened.text("#layer")
 
 
 def test_a_layer_of_its_own_will(opened, plan):
     opened.page.locator("#rows button", has_text="inner").click()
-    opened.page.get_by_role("button", name="Keep whole").click()
+    opened.page.get_by_role("button", name="Keep all channels").click()
     assert opened.widths() == plan.at(0.05, thresholds={"inner.0": 0}).widths
     assert "--layer inner.0=0" in opened.text("#command")
     opened.page.locator("canvas.tree").click(position={"x": 100, "y": 10})
@@ -96,7 +96,7 @@ def test_a_layer_of_its_own_will(opened, plan):
     options = command_options(opened.text("#command"))
     assert options["thresholds"]["inner.0"] > 0.05
     assert opened.widths() == plan.at(**options).widths
-    opened.page.get_by_role("button", name="Follow the threshold").click()
+    opened.page.get_by_role("button", name="Global threshold").click()
     assert opened.widths() == plan.at(0.05).widths
     assert "--layer" not in opened.text("#command")
 
@@ -107,7 +107,7 @@ def test_a_frozen_layer_says_why(opened):
     assert "residual stream" in opened.text("#tip")
     assert "residual stream" in str(row.get_attribute("aria-label"))
     row.click()
-    assert "Stays whole" in opened.text("#layer")
+    assert "Kept whole" in opened.text("#layer")
 
 
 def test_the_keyboard_is_enough(opened, plan):
@@ -197,7 +197,7 @@ def test_from_explore_to_prune_on_the_command_line(browser, tmp_path):
     view.page.press("#budget", "Enter")
     view.page.select_option("#round", "8")
     view.page.locator("#rows button").nth(3).click()
-    view.page.get_by_role("button", name="Keep whole").click()
+    view.page.get_by_role("button", name="Keep all channels").click()
     view.page.locator("#rows button").nth(1).click()
     view.page.locator("canvas.tree").click(position={"x": 80, "y": 40})
     shown = view.widths()
