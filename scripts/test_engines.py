@@ -11,7 +11,6 @@ import contextlib
 import io
 import sys
 from importlib.metadata import version
-from pathlib import Path
 
 import pytest
 from _results import RESULTS, print_header

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from slimilar.planning.cost import human
 from slimilar.planning.cut import Cut
-from slimilar.planning.latency import Latency
+from slimilar.planning.latency import MeasuredLatency
 from slimilar.planning.plan import Plan
 from slimilar.similarity.removal_order import Cluster
 from slimilar.surgery.rewrite import Surgery
@@ -26,7 +26,7 @@ class Result:
     error: float | None  # largest relative difference from the masked original; None if not verified
     reconstruction: str = "none"  # how the consumers of removed channels were reconstructed
     images: Tensor | None = None  # those synthesised for calibration, if any
-    latency: Latency | None = None  # measured where the target was a latency
+    latency: MeasuredLatency | None = None  # measured where the target was a latency
 
     @property
     def substitute(self) -> str:

@@ -9,7 +9,7 @@ from helpers.small_networks import VGG, images, trained
 from slimilar.errors import InvalidInput, UnreachableBudget
 from slimilar.planning.budgets import check_latency
 from slimilar.planning.cut import Cut
-from slimilar.planning.latency import PROBES, Interval, Latency, cut_within_latency, meets
+from slimilar.planning.latency import PROBES, Interval, MeasuredLatency, cut_within_latency, meets
 from slimilar.planning.plan import Plan
 from slimilar.planning.target import PruningTarget
 
@@ -23,7 +23,7 @@ def exactly(value: float) -> Interval:
     [(0.5, 0.49, 9, True), ("50%", 0.51, 9, False), ("12ms", 0.9, 11.9, True), ("0.01 s", 0.1, 10.1, False)],
 )
 def test_what_meets_a_budget(budget, ratio, after, fits):
-    assert meets(check_latency(budget), Latency(exactly(20), exactly(after), exactly(ratio))) is fits
+    assert meets(check_latency(budget), MeasuredLatency(exactly(20), exactly(after), exactly(ratio))) is fits
 
 
 @pytest.mark.parametrize("budget", ["fast", "", 0, -1, 3, "nan", "12 hours", True])
@@ -43,10 +43,10 @@ class Clock:
     def __init__(self, plan: Plan) -> None:
         self.plan, self.asked = plan, 0
 
-    def __call__(self, cut: Cut) -> Latency:
+    def __call__(self, cut: Cut) -> MeasuredLatency:
         self.asked += 1
         before = self.plan.before.macs
-        return Latency(exactly(before / 1e3), exactly(cut.macs / 1e3), exactly(cut.macs / before))
+        return MeasuredLatency(exactly(before / 1e3), exactly(cut.macs / 1e3), exactly(cut.macs / before))
 
 
 def test_the_mildest_cut_that_meets_the_budget_is_found(plan):

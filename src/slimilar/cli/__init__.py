@@ -30,7 +30,7 @@ from slimilar.cli.renamed_options import Command
 __all__ = ["app", "main"]
 
 EPILOG = (
-    "Exit codes: 0 fine, 1 failed, 2 misuse, 130 stopped by Ctrl-C. "
+    "Exit codes: 0 success, 1 failure, 2 wrong use, 130 stopped by Ctrl-C. "
     "The environment variable SLIMILAR_DATA may name a folder of datasets and checkpoints."
 )
 

@@ -77,7 +77,7 @@ def lasso_path(gram: Floats, target: Floats) -> Iterator[tuple[float, Floats]]:
     >>> [(round(s, 6), b.round(6).tolist()) for s, b in lasso_path(np.diag([2.0, 1.0]), np.array([4.0, 1.0]))]
     [(4.0, [0.0, 0.0]), (1.0, [1.5, 0.0]), (0.0, [2.0, 1.0])]
     """
-    walk = _Walk(gram, target)
+    walk = _PathState(gram, target)
     yield walk.strength, walk.beta.copy()
     for _ in range(8 * len(gram)):
         if walk.strength <= walk.least or not walk.step():
@@ -85,7 +85,7 @@ def lasso_path(gram: Floats, target: Floats) -> Iterator[tuple[float, Floats]]:
         yield walk.strength, walk.beta.copy()
 
 
-class _Walk:
+class _PathState:
     """The homotopy (LARS with drops): the active channels, their signs, and the inverse of their part of G."""
 
     def __init__(self, gram: Floats, target: Floats) -> None:

@@ -17,7 +17,7 @@ from torch import nn
 from slimilar.deploy.runtimes import ENGINES, check_engine
 from slimilar.graph.structure import Structure
 from slimilar.planning.cut import Cut
-from slimilar.planning.latency import Interval, Latency, Timer
+from slimilar.planning.latency import Interval, MeasuredLatency, Timer
 from slimilar.surgery.rewrite import operate, surgery
 from slimilar.utils.pytree import Example
 
@@ -92,10 +92,10 @@ def timer(
     run = ENGINES[check_engine(runtime, "runtime")]
     original = run(model, example)
 
-    def timed(cut: Cut) -> Latency:
+    def timed(cut: Cut) -> MeasuredLatency:
         small = operate(model, surgery(structure.trace, structure.grouping, cut.mask))
         timings = measure({"before": original, "after": run(small, example)}, seconds=seconds)
         before, after = timings.milliseconds("before"), timings.milliseconds("after")
-        return Latency(before, after, timings.ratio("after", "before"))
+        return MeasuredLatency(before, after, timings.ratio("after", "before"))
 
     return timed

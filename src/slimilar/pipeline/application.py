@@ -14,7 +14,7 @@ from slimilar.pipeline.verification import verify_rewrite
 from slimilar.planning.assemble import nothing_to_prune
 from slimilar.planning.cost import count
 from slimilar.planning.cut import Cut
-from slimilar.planning.latency import Latency, cut_within_latency
+from slimilar.planning.latency import MeasuredLatency, cut_within_latency
 from slimilar.planning.plan import Plan
 from slimilar.planning.target import PruningTarget
 from slimilar.reconstruction.apply import SUBSTITUTES, bias_cost, settle, substituted
@@ -81,7 +81,7 @@ def _cut(
     method: str,
     runtime: str,
     progress: Progress | None,
-) -> tuple[Cut, Latency | None]:
+) -> tuple[Cut, MeasuredLatency | None]:
     """Return the cut that meets a target, with room for the biases that reconstruction adds."""
     if isinstance(target, Cut):
         return target, None

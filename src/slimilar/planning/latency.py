@@ -27,7 +27,7 @@ class Interval:
 
 
 @dataclass(frozen=True)
-class Latency:
+class MeasuredLatency:
     """What was measured of a cut: the milliseconds of the original and of the smaller network, and their ratio."""
 
     before: Interval
@@ -35,10 +35,10 @@ class Latency:
     ratio: Interval
 
 
-Timer = Callable[[Cut], Latency]
+Timer = Callable[[Cut], MeasuredLatency]
 
 
-def meets(limit: LatencyLimit, latency: Latency) -> bool:
+def meets(limit: LatencyLimit, latency: MeasuredLatency) -> bool:
     """Tell whether a measured latency is within a limit."""
     if limit.milliseconds is not None:
         return latency.after.value <= limit.milliseconds
@@ -47,7 +47,7 @@ def meets(limit: LatencyLimit, latency: Latency) -> bool:
 
 def cut_within_latency(
     plan: Plan, target: PruningTarget, timer: Timer, progress: Callable[[str, int, int], None] | None = None
-) -> tuple[Cut, Latency]:
+) -> tuple[Cut, MeasuredLatency]:
     """Return the mildest cut that runs within a target of time, and what was measured of it.
 
     FLOPs are halved in on; the timer builds and times each cut. Weights do not matter for that.

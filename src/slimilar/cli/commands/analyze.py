@@ -35,12 +35,12 @@ def analyze(
     min_channels: options.MinChannels = 1,
     seed: options.Seed = 0,
     report: Annotated[
-        Path | None, typer.Option("--report", help="Write the page too.", metavar="FILE")
+        Path | None, typer.Option("--report", help="Also write the interactive page.", metavar="FILE")
     ] = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Show what can be pruned, what cannot and why, and what every cut would cost.
+    """Show which channels can be pruned, which cannot and why, and the cost of every cut.
 
     Example: [bold]slimilar analyze slimilar:demo[/]
     """

@@ -17,16 +17,22 @@ if TYPE_CHECKING:
 
 def bench(
     models: Annotated[
-        list[str], typer.Argument(help="Models to compare; each as a share of the first.", metavar="MODEL...")
+        list[str],
+        typer.Argument(
+            help="Models to compare; times are shown as shares of the first one's.", metavar="MODEL..."
+        ),
     ],
     engine: Annotated[
         list[str] | None,
         typer.Option(
-            help="pytorch, compile, onnxruntime or openvino. Repeatable; 'all': whatever is installed."
+            help="pytorch, compile, onnxruntime, openvino, or 'all' that are installed. Repeatable.",
+            metavar="NAME",
         ),
     ] = None,
-    batch: Annotated[int, typer.Option(help="Images at once.", min=1)] = 1,
-    seconds: Annotated[float, typer.Option(help="How long to measure with each engine.", min=0)] = 5.0,
+    batch: Annotated[int, typer.Option(help="Batch size.", min=1, metavar="N")] = 1,
+    seconds: Annotated[
+        float, typer.Option(help="How long to measure with each engine.", min=0, metavar="SECONDS")
+    ] = 5.0,
     threads: options.Threads = None,
     weights: options.Weights = None,
     input: options.Input = None,

@@ -9,7 +9,7 @@ from slimilar.cli.output import Output, escape
 
 
 def criteria(json: options.Json = False, quiet: options.Quiet = False) -> None:
-    """List the criteria by which channels can leave, and what each of them needs.
+    """List the criteria for choosing channels, and what each of them needs.
 
     Example: [bold]slimilar criteria[/]
     """
@@ -25,8 +25,8 @@ def criteria(json: options.Json = False, quiet: options.Quiet = False) -> None:
     headings = ["criterion", "tag", "needs", "auto", "pre", "what leaves"]
     out.table([f"<{heading}" for heading in headings], rows)
     out.say(
-        "tag: in the paper's tables. auto: finds the widths by itself. pre: works on a network that was\n"
-        "trained without it. --json also tells what its own paper does about the layers that read.\n"
-        "Images and labels come with --calibrate, the training phase with slimilar train --for."
+        "tag: name in the paper's tables. auto: finds the widths by itself. pre: works on a network that was trained\n"
+        "without it. --json adds the reconstruction of its own paper. Images and labels are given with --calibrate,\n"
+        "a training phase with slimilar train --for."
     )
     out.answer({name: dataclasses.asdict(f) for name, f in known.items()})

@@ -50,7 +50,7 @@ class DemoRow:
 
 def demo(
     out: options.Out = Path("slimilar-demo"),
-    seconds: Annotated[float, typer.Option(help="How long to measure time.", min=0)] = 4.0,
+    seconds: Annotated[float, typer.Option(help="How long to measure time.", min=0, metavar="SECONDS")] = 4.0,
     seed: options.Seed = 0,
     json: options.Json = False,
     quiet: options.Quiet = False,

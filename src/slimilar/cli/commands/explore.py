@@ -36,7 +36,7 @@ def explore(
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Write a page in which a threshold is chosen by eye, and open it.
+    """Write an interactive page to choose a threshold, and open it.
 
     Example: [bold]slimilar explore slimilar:demo[/]
     """

@@ -18,7 +18,7 @@ def export(
         "model.onnx"
     ),
     fixed_batch: Annotated[
-        int | None, typer.Option(help="Fix the batch size instead of leaving it open.", min=1)
+        int | None, typer.Option(help="Fix the batch size. Default: dynamic.", min=1, metavar="N")
     ] = None,
     weights: options.Weights = None,
     input: options.Input = None,
@@ -26,7 +26,7 @@ def export(
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Write a model as ONNX, after comparing its answers with PyTorch's.
+    """Export a model to ONNX, and compare its outputs with PyTorch's.
 
     Example: [bold]slimilar export small/model.safetensors -o small.onnx[/]
     """
@@ -45,7 +45,7 @@ def export(
         [
             ["file", f"{escape(done.path)}, {human(done.bytes)}B, opset {done.opset}"],
             ["largest difference from PyTorch", compared],
-            ["batch size", "open" if fixed_batch is None else str(fixed_batch)],
+            ["batch size", "dynamic" if fixed_batch is None else str(fixed_batch)],
         ],
     )
     output.answer(

@@ -17,15 +17,20 @@ from slimilar.cli.training_run import TrainingRun, changed_recipe
 def finetune(
     model: options.Model,
     data: Data = "cifar10",
-    recipe: Annotated[str, typer.Option(help="quick, paper-vgg, ...; a wrong name lists them.")] = "quick",
+    recipe: Annotated[
+        str, typer.Option(help="quick, paper-vgg, ...; a wrong name lists them.", metavar="NAME")
+    ] = "quick",
     epochs: Epochs = None,
     lr: Rate = None,
     freeze_statistics: Annotated[
         bool,
-        typer.Option("--freeze-statistics", help="Batch norms keep their means and variances: after a fit."),
+        typer.Option(
+            "--freeze-statistics",
+            help="Batch norms keep their means and variances; for models of prune --calibrate.",
+        ),
     ] = False,
     teacher: Annotated[
-        str | None, typer.Option(help="A model whose scores are learnt beside the labels.", metavar="MODEL")
+        str | None, typer.Option(help="Distil from this model, beside the labels.", metavar="MODEL")
     ] = None,
     limit: Limit = None,
     normalise: options.Normalise = "auto",
@@ -38,9 +43,9 @@ def finetune(
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Train a pruned model on, and say what it was worth before and after.
+    """Fine-tune a pruned model, and show its accuracy before and after.
 
-    What prune --calibrate made does best, in a short run, with --freeze-statistics --lr 0.003.
+    For a short run on a model of prune --calibrate, use --freeze-statistics --lr 0.003.
 
     Example: [bold]slimilar finetune small/model.safetensors --data cifar10.npz --epochs 3[/]
     """

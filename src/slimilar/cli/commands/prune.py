@@ -12,7 +12,7 @@ from slimilar.cli.output import Output, escape, less
 from slimilar.cli.plans import Planned, PlanOptions, command_of, planned, show_frozen
 
 if TYPE_CHECKING:
-    from slimilar.planning.latency import Latency
+    from slimilar.planning.latency import MeasuredLatency
     from slimilar.planning.target import PruningTarget
     from slimilar.result import Result
 
@@ -174,7 +174,7 @@ def _described(opened: OpenedModel, result: Result, written: dict[str, Path]) ->
     }
 
 
-def _times(latency: Latency) -> dict[str, dict[str, float]]:
+def _times(latency: MeasuredLatency) -> dict[str, dict[str, float]]:
     return {
         name: {"value": i.value, "low": i.low, "high": i.high}
         for name, i in (("before_ms", latency.before), ("after_ms", latency.after), ("ratio", latency.ratio))

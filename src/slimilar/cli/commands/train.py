@@ -19,7 +19,7 @@ def train(
     model: options.Model,
     data: Data = "cifar10",
     recipe: Annotated[
-        str, typer.Option(help="one-cycle, base, quick, ...; a wrong name lists them.")
+        str, typer.Option(help="one-cycle, base, quick, ...; a wrong name lists them.", metavar="NAME")
     ] = "one-cycle",
     epochs: Epochs = None,
     lr: Rate = None,
@@ -37,7 +37,7 @@ def train(
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Train a model; may be killed at any moment and resumed. Runs under torchrun and accelerate as well.
+    """Train a model. It may be killed at any moment and resumed, and runs under torchrun and accelerate.
 
     Example: [bold]slimilar train slimilar:resnet20 --data cifar10.npz -o runs/resnet20[/]
     """
