@@ -393,8 +393,6 @@ def test_torchscript_is_refused(net: nn.Module) -> None:
 
 def test_a_wrong_rewrite_is_caught_and_named(net: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
     """Break the surgery of one group on purpose: verification must say so and name it."""
-    import sys
-
     from slimilar.surgery import rewrite
 
     def broken(model: nn.Module, done: rewrite.Surgery) -> nn.Module:
@@ -404,7 +402,8 @@ def test_a_wrong_rewrite_is_caught_and_named(net: nn.Module, monkeypatch: pytest
                 small.block2.conv2.weight.copy_(small.block2.conv2.weight.flip(1))
         return small
 
-    monkeypatch.setattr(sys.modules["slimilar.pipeline"], "operate", broken)
+    for module in ("application", "verification"):
+        monkeypatch.setattr(f"slimilar.pipeline.{module}.operate", broken)
     with pytest.raises(slimilar.errors.VerificationError, match=r"group block2\.conv1"):
         slimilar.prune(net, IMAGE, threshold=0.2)
 

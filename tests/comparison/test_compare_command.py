@@ -203,10 +203,10 @@ def test_where_nothing_comes_about_the_command_fails(demo, tmp_path):
     assert none.exit_code == 1
     said = " ".join(none.stderr.split())
     assert said.startswith(
-        "slimilar: at least one of the 2 networks asked for must come about, but none did; the first"
+        "slimilar: at least one of the 2 networks asked for must be made, but none was; the first"
     )
     assert "magnitude-l1 at 0.0005, because flops must be at least" in said
-    assert "--residual joint" in said
+    assert 'residual="joint"' in said, "rows keep the library's words"
     assert [row["error"] is None for row in json.loads(none.stdout)["rows"]] == [False, False]
     some = CliRunner().invoke(app, [*words, "--flops", "0.0005,0.6", "--criteria", "random"])
     assert some.exit_code == 0, some.output

@@ -89,9 +89,7 @@ def test_what_is_missing_is_said_before_the_work_starts(name: str) -> None:
     if needs == "nothing":
         assert plan_of(net, name).criterion == name
     if needs in ("images", "labels"):
-        with pytest.raises(
-            InvalidInput, match=r"measures activations on images, got none: pass calibration="
-        ):
+        with pytest.raises(InvalidInput, match=r"images, got none: pass calibration="):
             plan_of(net, name)
     if needs == "labels":
         with pytest.raises(
@@ -150,9 +148,7 @@ def test_facts_may_be_given_on_registering() -> None:
 
     register("plain", Plain, Facts("Looks and does nothing.", needs="images"))
     try:
-        with pytest.raises(
-            InvalidInput, match=r"measures activations on images, got none: pass calibration="
-        ):
+        with pytest.raises(InvalidInput, match=r"images, got none: pass calibration="):
             plan_of(small_net(), "plain")
         assert plan_of(small_net(), "plain", calibration=images()).frozen[-1].reason == "looked"
     finally:

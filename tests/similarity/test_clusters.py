@@ -154,7 +154,7 @@ def test_one_and_two_channels(linkage):
 
 @pytest.mark.parametrize("threshold", [-0.1, 1.1, math.nan, math.inf, "0.1", None, True])
 def test_a_bad_threshold_is_refused(threshold):
-    with pytest.raises(InvalidInput, match=r"threshold must be a number in \[0, 1\], got"):
+    with pytest.raises(InvalidInput, match="threshold must be a number from 0 to 1, got"):
         clusters(order_of(*layer(4)), threshold, 4)
 
 

@@ -51,8 +51,8 @@ _PANELS: dict[str, list[Callable[..., None]]] = {
     "Compare": [compare.compare, criteria.criteria, reproduce.reproduce],
     "Files": [export.export, inspect_file.inspect],
 }
-for panel, commands in _PANELS.items():
-    for function in commands:
+for panel, functions in _PANELS.items():
+    for function in functions:
         app.command(rich_help_panel=panel, cls=Command)(guarded(function))
 
 

@@ -43,7 +43,7 @@ def labelled(
 def calibration(
     opened: OpenedModel, what: str | None, limit: int, normalise: str, labels: bool = False
 ) -> Any:
-    """Return images for calibration: of a folder, a .npz file, a dataset; or the word "synthesize".
+    """Return images for calibration: of a folder, a .npz file, a dataset; or "synthesize".
 
     With `labels` it is one batch of (images, labels), as `slimilar.pipeline` takes it.
     """
@@ -95,7 +95,7 @@ def _check_classes(place: Path, found: ImageFiles, opened: OpenedModel) -> None:
         scores = opened.model(opened.example())
     if isinstance(scores, torch.Tensor) and scores.ndim == 2 and scores.shape[1] != len(found.class_names):
         raise DataError(
-            f"{place} must hold one folder for each of the {scores.shape[1]} classes that the model tells apart, "
+            f"{place} must hold one folder for each of the {scores.shape[1]} classes that the model distinguishes, "
             f"but holds {len(found.class_names)}; name a folder with these classes"
         )
 
@@ -111,7 +111,7 @@ def _arrays(
 
     try:
         with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as arrays:
-            found, known = _some(path, arrays, limit, labels)
+            found, known = _first_arrays(path, arrays, limit, labels)
     except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
         if isinstance(error, InvalidInput):
             raise
@@ -123,7 +123,7 @@ def _arrays(
     return images, torch.from_numpy(known)
 
 
-def _some(path: Path, arrays: Any, limit: int, labels: bool) -> tuple[Any, Any]:
+def _first_arrays(path: Path, arrays: Any, limit: int, labels: bool) -> tuple[Any, Any]:
     """Return the first images of a file, and their labels: -1 where these are not asked for."""
     import numpy as np
 

@@ -80,10 +80,10 @@ def _saved(text: str, base: str | None, given: tuple[tuple[int, ...], ...], comm
     stored = inspect(text)
     source = base or stored.source
     model = load(text, build(parse(base)) if base else None)
-    told = tuple(tuple(shape[1:]) for shape in stored.info.get("input") or ())
-    known = input_shape(parse(source), model) if source and not told else None
-    shapes = given or told or ((known,) if known else ())
-    return OpenedModel(model, _some(shapes, text), source, command, _normalisation(source))
+    stored_shapes = tuple(tuple(shape[1:]) for shape in stored.info.get("input") or ())
+    known = input_shape(parse(source), model) if source and not stored_shapes else None
+    shapes = given or stored_shapes or ((known,) if known else ())
+    return OpenedModel(model, _known(shapes, text), source, command, _normalisation(source))
 
 
 def _built(text: str, weights: str | None, given: tuple[tuple[int, ...], ...], command: str) -> OpenedModel:
@@ -101,11 +101,11 @@ def _built(text: str, weights: str | None, given: tuple[tuple[int, ...], ...], c
             fill_(model, weights)
     known = input_shape(source, model)
     return OpenedModel(
-        model.eval(), _some(given or ((known,) if known else ()), text), text, command, _normalisation(text)
+        model.eval(), _known(given or ((known,) if known else ()), text), text, command, _normalisation(text)
     )
 
 
-def _some(shapes: tuple[tuple[int, ...], ...], text: str) -> tuple[tuple[int, ...], ...]:
+def _known(shapes: tuple[tuple[int, ...], ...], text: str) -> tuple[tuple[int, ...], ...]:
     if not shapes:
         raise InvalidInput(f"the input of {text} is not known: pass its shape, as in --input 3x224x224")
     return shapes
@@ -174,7 +174,7 @@ def parse_layers(layers: Sequence[str] | None) -> dict[str, float]:
 
 
 def folder_for(path: Path) -> Path:
-    """Return a folder to write to, or say now that it cannot be one."""
+    """Return a folder to write to, or raise at once if it cannot be one."""
     folder = path.expanduser()
     if folder.exists() and not folder.is_dir():
         raise InvalidInput(f"--out must be a folder, but {folder} is a file; choose another name")

@@ -52,7 +52,7 @@ Stream = Annotated[
 
 @dataclass(frozen=True)
 class PhaseOptions:
-    """What a user says about the training phase of a criterion, if there is to be one."""
+    """The options of a criterion's training phase, if there is to be one."""
 
     criterion: str | None = None
     flops: str | None = None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from slimilar.cli.images import labelled
 from slimilar.cli.model_source import OpenedModel
-from slimilar.cli.output import Output, Tell, escape, percent
+from slimilar.cli.output import Output, ProgressDisplay, escape, percent
 from slimilar.cli.training_phase import PhaseOptions
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class TrainingRun:
         from slimilar.train.team import Team
 
         self.opened = opened
-        self.first = Team.join().rank == 0  # of several processes one speaks and writes
+        self.first = Team.join().rank == 0  # of several processes one prints and writes
         self.out = out if self.first else Output(quiet=True)
         self.images = labelled(opened, data, "train", limit, normalise)
         self.test = labelled(opened, data, "test", limit, normalise)
@@ -73,7 +73,7 @@ def changed_recipe(name: str, epochs: int | None, lr: float | None, freeze: bool
     )
 
 
-def _shown(out: Output, tell: Tell) -> Any:
+def _shown(out: Output, tell: ProgressDisplay) -> Any:
     def show(event: Progress) -> None:
         tell(event.step / max(1, event.steps))
         if event.test_accuracy is not None:

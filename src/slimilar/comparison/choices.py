@@ -13,7 +13,7 @@ from slimilar.similarity.removal_order import RemovalOrder
 
 
 def encode(plan: Plan) -> dict[str, Any]:
-    """Return the removal orders of a plan, as JSON knows them."""
+    """Return the removal orders of a plan, as JSON."""
     orders = {
         group.name: {
             "removed": order.removed.tolist(),

@@ -29,7 +29,7 @@ ENGINES = ("local", "ray")
 
 @dataclass(frozen=True)
 class Failed:
-    """A piece of work that cannot be done, and the sentence that says why."""
+    """A piece of work that cannot be done, and why."""
 
     reason: str
 

@@ -14,7 +14,7 @@ PLAIN = "plain"
 
 @dataclass(frozen=True)
 class Start:
-    """Measure the network that everybody starts from."""
+    """Measure the network before pruning."""
 
     key = "start"
     title = "the start"
@@ -22,7 +22,7 @@ class Start:
 
 @dataclass(frozen=True)
 class TrainingTask:
-    """Train before pruning: with a criterion's hooks, or plainly, for those who have none."""
+    """Train before pruning: with a criterion's hooks, or plainly, for criteria without hooks."""
 
     criterion: str
     seed: int
@@ -35,14 +35,14 @@ class TrainingTask:
 
     @property
     def title(self) -> str:
-        """A name for people."""
+        """A name to display."""
         towards = f" towards {self.budget}" if self.budget else ""
         return f"{self.criterion}, training before pruning{towards} (seed {self.seed})"
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Let a criterion say in which order channels leave."""
+    """Let a criterion order the channels."""
 
     criterion: str
     seed: int
@@ -55,7 +55,7 @@ class Choice:
 
     @property
     def title(self) -> str:
-        """A name for people."""
+        """A name to display."""
         return f"{self.criterion}, choosing (seed {self.seed})"
 
 
@@ -77,7 +77,7 @@ class Entry:
 
     @property
     def title(self) -> str:
-        """A name for people."""
+        """A name to display."""
         return f"{self.criterion}, {self.substitute}, FLOPs {self.budget} (seed {self.seed})"
 
 

@@ -1,4 +1,4 @@
-"""What is compared, and under which terms: the same for every criterion, and for every call that goes on."""
+"""What is compared, and under which terms: the same for every criterion, and for every call that continues."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def check(subject: Subject, terms: Terms) -> None:
 
 
 def fixed(subject: Subject, terms: Terms) -> dict[str, Any]:
-    """Return what may not change between calls, as JSON knows it; criteria, budgets and seeds may be added."""
+    """Return what may not change between calls, as JSON; criteria, budgets and seeds may be added."""
     found = {
         "model": digest(subject.model),
         "training images": sample_digest(subject.train),

@@ -90,7 +90,7 @@ class Bench:
             write_json(path, {**encode(plan), "seconds": time.perf_counter() - began})
 
     def _shown(self, task: Choice) -> dict[str, Any]:
-        """Return what a criterion may look at: no more than it says it needs."""
+        """Return what a criterion is given: no more than it declares to need."""
         needs = facts(task.criterion).needs
         if needs not in ("images", "labels"):
             return {}
@@ -169,7 +169,7 @@ class Bench:
 
 
 def _made(task: Choice) -> Criterion:
-    """Return a criterion that draws its lots by the seed, and takes it from us that it had its training."""
+    """Return a criterion with the task's seed, and marked as trained after a training phase."""
     found: Any = make(task.criterion)
     known = {"seed": task.seed, "trained": task.phase is not None}
     fields = {f.name for f in dataclasses.fields(found)} if dataclasses.is_dataclass(found) else set()

@@ -71,16 +71,7 @@ ENOUGH_IMAGES = 32
 
 _KNOWN: dict[str, _Entry] = {
     "similarity": _Entry(lambda linkage: Similarity(linkage), Similarity.facts),
-    "span": _entry(
-        Span,
-        Facts(
-            "Channels that the others span leave, where the network's output changes least.",
-            needs="images",
-            automatic=True,
-            reconstruction="linear",
-            exchangeable=True,
-        ),
-    ),
+    "span": _entry(Span),
     "slimming": _entry(Slimming),
     "structured-sparsity": _entry(StructuredSparsity),
     "duplicates": _entry(Duplicates),
@@ -163,7 +154,7 @@ def register(name: str, maker: Callable[[], Criterion], facts: Facts | None = No
 def make(criterion: Criterion | str, linkage: Linkage = "average", *, trained: bool = False) -> Criterion:
     """Return a criterion by its name; a criterion is returned as it is.
 
-    `trained` says that the weights have gone through the criterion's training phase, where it has one: a model that
+    `trained` declares that the weights have gone through the criterion's training phase, where it has one: a model that
     `slimilar.train` returns remembers it, weights in a file do not.
     """
     if not isinstance(criterion, str):

@@ -79,7 +79,7 @@ class Criterion(Protocol):
     """Anything with a name and an `orders` method can be passed as `criterion=`.
 
     It may also have `facts` (a `Facts`), and, if it has a training phase, `hooks(groups, counts)` (see
-    `criteria.training`) and `trained`, which is true if the user says that the phase is over.
+    `criteria.training`) and `trained`, which is true if the user declares that the phase is over.
     """
 
     @property
@@ -126,7 +126,7 @@ def renumber(order: RemovalOrder, units: Ints) -> RemovalOrder:
 def by_share(order: Ints, turn: int) -> RemovalOrder:
     r"""Return an order whose heights are shares of the layer: one threshold is one rate in every layer.
 
-    Step i of n has the height $(i + \{turn \cdot \varphi\}) / n$. The fraction, another one for each layer, only says
+    Step i of n has the height $(i + \{turn \cdot \varphi\}) / n$. The fraction, another one for each layer, decides
     which layers round a rate up and which down, so that layers of one width do not all step at once and a budget
     is met closely; where rate x n is whole it changes nothing.
 
@@ -147,7 +147,7 @@ def staggered(count: int, turn: int) -> Floats:
 def by_rank(scores: Sequence[Floats | str], groups: Sequence[ChannelGroup]) -> list[RemovalOrder | str]:
     """Return orders whose heights are ranks over all layers: one threshold is one quantile of all channels.
 
-    `scores[g]` has the score of every unit of group g (the lowest leaves first), or says why there is none.
+    `scores[g]` has the score of every unit of group g (the lowest leaves first), or the reason why there is none.
     """
     units = [free_units(g) for g in groups]
     known = [g for g, s in enumerate(scores) if not isinstance(s, str)]

@@ -38,13 +38,13 @@ class ChannelLasso:
 
     def orders(self, groups: Sequence[ChannelGroup], weights: Weights) -> list[RemovalOrder | str]:
         """Return the removal order of every group."""
-        assert weights.sight is not None  # the facts say that images are needed
+        assert weights.sight is not None  # the facts declare that images are needed
         grams = contribution_grams(groups, weights, weights.sight)
         found: list[RemovalOrder | str] = []
         for turn, (group, gram) in enumerate(zip(groups, grams, strict=True)):
             free = free_units(group)
             if gram is None:
-                found.append("nobody reads these channels")
+                found.append("no layer consumes these channels")
             else:
                 found.append(by_share(free[leaving_order(gram[np.ix_(free, free)])], turn))
         return found
@@ -101,7 +101,7 @@ class _PathState:
             self._join(int(np.abs(self.rest).argmax()))
 
     def step(self) -> bool:
-        """Go to the next knot; False if there is nobody to go on with."""
+        """Go to the next knot; False if no channel is left."""
         if not self.active:
             return False
         direction = self.inverse @ self.signs
@@ -123,7 +123,7 @@ class _PathState:
         return True
 
     def _next_to_join(self, slope: Floats) -> tuple[int, float]:
-        """Return who comes in next, and how far lambda falls until then; -1 if it falls to 0 before."""
+        """Return the channel that enters next, and how far lambda falls until then; -1 if it falls to 0 before."""
         with np.errstate(divide="ignore", invalid="ignore"):
             above = (self.strength - self.rest) / (1 - slope)
             below = (self.strength + self.rest) / (1 + slope)
@@ -137,7 +137,7 @@ class _PathState:
         return (best, float(steps[best])) if steps[best] < self.strength else (-1, self.strength)
 
     def _join(self, c: int) -> None:
-        """Take a channel in, unless those there can say all that it says; border the inverse."""
+        """Add a channel, unless it is a linear combination of the active ones; border the inverse."""
         column = self.gram[self.active, c]
         against = self.inverse @ column
         own = float(self.gram[c, c] - column @ against)

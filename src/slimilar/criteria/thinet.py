@@ -34,10 +34,12 @@ class ThiNet:
 
     def orders(self, groups: Sequence[ChannelGroup], weights: Weights) -> list[RemovalOrder | str]:
         """Return the removal order of every group."""
-        assert weights.sight is not None  # the facts say that images are needed
+        assert weights.sight is not None  # the facts declare that images are needed
         grams = contribution_grams(groups, weights, weights.sight)
         return [
-            "nobody reads these channels" if gram is None else by_share(greedy(gram, free_units(group)), turn)
+            "no layer consumes these channels"
+            if gram is None
+            else by_share(greedy(gram, free_units(group)), turn)
             for turn, (group, gram) in enumerate(zip(groups, grams, strict=True))
         ]
 

@@ -37,7 +37,7 @@ class TrainingPhase(Protocol):
         ...
 
     def hooks(self, groups: Sequence[ChannelGroup], counts: Sequence[int] | None) -> Hooks:
-        """Return what to do in training; `counts` says how many units of each group will leave, where that is known."""
+        """Return what to do in training; `counts` has how many units of each group will leave, if that is known."""
         ...
 
 

@@ -27,6 +27,7 @@ def remove_channels(
 ) -> nn.Module:
     """Return a NEW module without the given output channels of the named layers, and all that is coupled to them.
 
+    >>> import torch
     >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 3))
     >>> remove_channels(net, torch.zeros(1, 3, 8, 8), {"0": [1, 6]})[0].out_channels
     6

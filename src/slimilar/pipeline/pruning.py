@@ -58,8 +58,8 @@ def prune(
     `calibration` is a tensor of unlabelled images, an iterable of batches, or "synthesize". With 32 images or more
     and a budget, criterion "auto" chooses the channels whose removal changes the network's output least; otherwise
     the paper's similarity. Reconstruction "auto" then fits the consumers of removed channels: by least squares to the
-    images (and to their horizontal flips, if the network's outputs for both agree), or, without images, to what batch
-    norms and filters say about the removed channels. `substitute` is the earlier name of `reconstruction`.
+    images (and to their horizontal flips, if the network's outputs for both agree), or, without images, to the
+    statistics that batch norms and filters imply. `substitute` is the earlier name of `reconstruction`.
 
     >>> import torch
     >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3))

@@ -22,7 +22,7 @@ def verify_rewrite(
     except Exception as error:
         at_fault = _at_fault(model, example, structure, mask)
         detail = str(error) if isinstance(error, VerificationError) else f"the smaller model raised: {error}"
-        leave_out = Option("exclude", code="exclude=[...]")
+        leave_out = Option("exclude", "NAME", "exclude=[...]")
         raise VerificationError(
             f"{detail}; at fault: {at_fault}. Exclude it (", leave_out, ") and report the model, please"
         ) from error

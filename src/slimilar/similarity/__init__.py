@@ -1,6 +1,6 @@
 r"""Which channels carry the same information: distance, linkage tree, removal order, clusters.
 
-Tensors and arrays only; nothing here knows what a network is.
+Tensors and arrays only; independent of networks.
 
 >>> import torch
 >>> beta = torch.tensor([0.0, 0.1, 3.0, 3.1, 9.0])

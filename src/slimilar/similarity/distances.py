@@ -1,6 +1,6 @@
 r"""How far apart channels are: by their batch norms (Eq. 4), on given activations (Eq. 1), and what that bounds.
 
-Tensors and arrays only; nothing here knows what a network is.
+Tensors and arrays only; independent of networks.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def _by_channel(batch: Tensor) -> Tensor:
 
 
 def is_uninformative(distance: Tensor | Floats) -> bool:
-    """Tell whether all channels are equally far apart, so that nothing says which ones to merge.
+    """Tell whether all channels are equally far apart, so that there is no reason to merge any of them.
 
     So it is with an untrained batch norm (gamma = 1, beta = 0), and with fewer than three channels.
 

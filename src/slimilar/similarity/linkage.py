@@ -49,7 +49,7 @@ def removal_order(tree: Floats, gamma: Tensor | Floats) -> RemovalOrder:
 
 
 def merged(merges: Floats, size: list[float]) -> tuple[Ints, Ints]:
-    """Return who leaves and who stays at each of a tree's first merges, given |gamma| of all channels."""
+    """Return the channel that leaves and the one that stays at each merge, given |gamma| of all channels."""
     representative = list(range(len(size)))
     removed, stand_in = [], []
     for left, right in merges[:, :2].astype(np.int64).tolist():

@@ -15,12 +15,12 @@ from slimilar.utils.checks import check_share
 Ints = npt.NDArray[np.int64]
 
 NOBODY = -1
-"""The stand-in of a channel that nobody represents (criteria that rank channels one by one)."""
+"""The stand-in of a channel that no other represents (criteria that rank channels one by one)."""
 
 
 @dataclass(frozen=True, eq=False)
 class RemovalOrder:
-    """In which order a group's channels leave, at what height each, and who stands in for it.
+    """The order in which a group's channels leave, the height of each step, and each channel's stand-in.
 
     Step k removes channel `removed[k]` at `heights[k]`; `stand_in[k]` is the channel that represents
     it from then on (it may itself leave later), or NOBODY. Heights never fall, so that cutting at
@@ -71,7 +71,7 @@ class RemovalOrder:
 
 
 def _freeze(order: RemovalOrder, **dtypes: type[np.generic]) -> None:
-    """Give a frozen dataclass arrays of its own that nobody can write to."""
+    """Give a frozen dataclass read-only arrays of its own."""
     for name, dtype in dtypes.items():
         array: npt.NDArray[Any] = np.array(getattr(order, name), dtype=dtype)
         array.flags.writeable = False
@@ -79,7 +79,7 @@ def _freeze(order: RemovalOrder, **dtypes: type[np.generic]) -> None:
 
 
 class Cluster(NamedTuple):
-    """Channels that say the same thing, and the one that speaks for them (a member too)."""
+    """Channels that carry the same information, and their representative (a member too)."""
 
     representative: int
     members: tuple[int, ...]
@@ -114,13 +114,13 @@ def kept_after(order: RemovalOrder, steps: int, n: int) -> list[int]:
 def clusters_after(order: RemovalOrder, steps: int, n: int) -> list[Cluster]:
     """Return the clusters after so many steps; a channel removed with NOBODY standing in is in none."""
     members: dict[int, list[int]] = {channel: [] for channel in kept_after(order, steps, n)}
-    speaker = {channel: channel for channel in members}
-    # Backwards, because whoever stands in at a step may leave at a later one.
+    representative = {channel: channel for channel in members}
+    # Backwards, because a stand-in may leave at a later step.
     for step in reversed(range(steps)):
-        speaker[int(order.removed[step])] = speaker.get(int(order.stand_in[step]), NOBODY)
-    for channel in sorted(speaker):
-        if speaker[channel] != NOBODY:
-            members[speaker[channel]].append(channel)
+        representative[int(order.removed[step])] = representative.get(int(order.stand_in[step]), NOBODY)
+    for channel in sorted(representative):
+        if representative[channel] != NOBODY:
+            members[representative[channel]].append(channel)
     return [Cluster(channel, tuple(group)) for channel, group in members.items()]
 
 

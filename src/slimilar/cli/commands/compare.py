@@ -13,7 +13,7 @@ from slimilar.cli import options
 from slimilar.cli.comparison_source import ComparisonSource
 from slimilar.cli.model_source import folder_for
 from slimilar.cli.options import Data, Rate
-from slimilar.cli.output import Output, Tell, escape, percent
+from slimilar.cli.output import Output, ProgressDisplay, escape, percent
 from slimilar.errors import InvalidInput, SlimilarError
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ def _command(context: typer.Context) -> str:
 # --- what is shown ----------------------------------------------------------------------------------------------
 
 
-def _shown(out: Output, tell: Tell) -> Callable[[Event], None]:
+def _shown(out: Output, tell: ProgressDisplay) -> Callable[[Event], None]:
     def show(event: Event) -> None:
         tell.stage(event.title, event.done, event.total)
         if event.row is not None:

@@ -12,7 +12,7 @@ from slimilar.cli import options
 from slimilar.cli.commands.prune import MODEL, REPORT, pruned
 from slimilar.cli.confidence import wilson
 from slimilar.cli.model_source import OpenedModel, folder_for, open_model
-from slimilar.cli.output import Output, Tell, bar, escape, less, percent
+from slimilar.cli.output import Output, ProgressDisplay, bar, escape, less, percent
 from slimilar.cli.plans import Planned, PlanOptions, make_plan
 
 if TYPE_CHECKING:
@@ -133,7 +133,7 @@ class _Demo:
                 models[share] = result
         return rows, models
 
-    def _pruned(self, share: float, how: str, fitted: Plan, tell: Tell) -> Result:
+    def _pruned(self, share: float, how: str, fitted: Plan, tell: ProgressDisplay) -> Result:
         from slimilar.planning.target import PruningTarget
 
         done = SHARES.index(share) * len(HOW) + list(HOW).index(how)

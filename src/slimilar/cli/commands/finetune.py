@@ -50,7 +50,7 @@ def finetune(
     Example: [bold]slimilar finetune small/model.safetensors --data cifar10.npz --epochs 3[/]
     """
     opened = open_model(model, weights, input, base)
-    told = open_model(teacher, None, input).model if teacher else None
+    distilled = open_model(teacher, None, input).model if teacher else None
     run = TrainingRun(Output(json, quiet), opened, data, limit, normalise)
     chosen = changed_recipe(recipe, epochs, lr, freeze_statistics or None)
-    run(chosen, folder_for(out), resume, seed, tune=True, teacher=told)
+    run(chosen, folder_for(out), resume, seed, tune=True, teacher=distilled)

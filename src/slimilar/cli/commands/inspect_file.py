@@ -34,11 +34,11 @@ def inspect(
 
 
 def _described(stored: Stored) -> dict[str, Any]:
-    told = {name: value for name, value in stored.info.items() if name not in ("surgery", "tied")}
+    described = {name: value for name, value in stored.info.items() if name not in ("surgery", "tied")}
     return {
         "file": str(stored.path),
         "bytes": stored.path.stat().st_size,
-        **told,
+        **described,
         "tensors": [
             {"name": name, "shape": list(shape), "dtype": stored.dtypes[name]}
             for name, shape in stored.shapes.items()
@@ -70,7 +70,7 @@ def _show(out: Output, stored: Stored) -> None:
     facts += [
         ["tensors", f"{len(stored.shapes)}, of which {_smaller(stored)} are smaller than in the original"]
     ]
-    facts += [["input", " and ".join("x".join(map(str, s)) for s in info.get("input") or []) or "not told"]]
+    facts += [["input", " and ".join("x".join(map(str, s)) for s in info.get("input") or []) or "unknown"]]
     out.table(["<", "<"], [[escape(name), escape(text)] for name, text in facts])
     widths = [
         [escape(name), str(pair[0]), str(pair[1])]
@@ -86,7 +86,7 @@ def _smaller(stored: Stored) -> int:
 
 
 def _costs(info: Any) -> list[tuple[str, int, int]]:
-    """Return what a file tells about costs, as far as it makes sense."""
+    """Return the costs that a file holds, as far as they are valid."""
     before, after = (dict((info.get("cost") or {}).get(when) or {}) for when in ("before", "after"))
     names = {"flops": "FLOPs", "macs": "MACs", "params": "parameters"}
     return [

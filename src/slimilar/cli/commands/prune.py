@@ -70,7 +70,7 @@ def prune(
     found = planned(output, opened, chosen, target.kind)
     result = pruned(output, opened, found, target, runtime)
     written = _write(output, folder, opened, found.options, result)
-    _show(output, result)
+    _show(output, result, target)
     for what, path in written.items():
         output.say(f"{what:<8} [bold]{escape(path)}[/]")
     output.answer(_described(opened, result, written))
@@ -136,7 +136,7 @@ def _cost(cost: Any) -> dict[str, int]:
     return {"flops": cost.flops, "macs": cost.macs, "params": cost.params}
 
 
-def _show(out: Output, result: Result) -> None:
+def _show(out: Output, result: Result, target: PruningTarget) -> None:
     from slimilar.planning.cost import human
 
     cut = result.cut
@@ -158,9 +158,9 @@ def _show(out: Output, result: Result) -> None:
         times = [f"{time.value:.3g} ms" for time in (result.latency.before, result.latency.after)]
         totals.append(["measured time", *times, less(1.0, result.latency.ratio.value)])
     out.table(["<", "before", "after", ""], totals)
-    out.say(
-        f"criterion {result.plan.criterion}, threshold {cut.threshold:.4g}, reconstruction {result.reconstruction}\n"
-    )
+    reached = "ratio" if target.kind == "ratio" else "threshold"
+    chosen = f"criterion {result.plan.criterion}, {reached} {cut.threshold:.4g}"
+    out.say(f"{chosen}, reconstruction {result.reconstruction}\n")
 
 
 def _described(opened: OpenedModel, result: Result, written: dict[str, Path]) -> dict[str, Any]:
