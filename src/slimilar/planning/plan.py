@@ -15,10 +15,10 @@ from numpy.typing import NDArray
 
 from slimilar.errors import InvalidInput, NothingToPrune, UnreachableBudget
 from slimilar.graph.groups import ChannelGroup, Frozen, Grouping
+from slimilar.graph.structure import Structure
 from slimilar.planning.cost import Cost, CostModel, human
 from slimilar.similarity.partial_linkage import LateOrder
 from slimilar.similarity.removal_order import Cluster, RemovalOrder, clusters_after
-from slimilar.surgery.retrace import Structure
 from slimilar.surgery.rewrite import Kept
 from slimilar.utils.suggestions import choose
 

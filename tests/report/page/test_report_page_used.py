@@ -9,11 +9,12 @@ import re
 import shlex
 
 import pytest
+from _browser import OpenPage
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
-from helpers.browser import Opened, command_options
 from helpers.report_networks import EXAMPLE
+from helpers.report_page import command_options
 from helpers.small_networks import trained
 from slimilar import prune
 from slimilar.models import build
@@ -191,7 +192,7 @@ def test_from_explore_to_prune_on_the_command_line(browser, tmp_path):
     file, weights = tmp_path / "explore.html", tmp_path / "its weights.safetensors"
     save_file(trained(build("vgg16", width=0.25)).state_dict(), weights)
     slimilar_says("explore", "slimilar:vgg16,width=0.25", "--weights", weights, "--no-open", "-o", file)
-    view = Opened(browser, file)
+    view = OpenPage(browser, file)
     view.page.fill("#budget", "62%")
     view.page.press("#budget", "Enter")
     view.page.select_option("#round", "8")
@@ -205,7 +206,7 @@ def test_from_explore_to_prune_on_the_command_line(browser, tmp_path):
     slimilar_says(*words, "-o", tmp_path / "small")
     done = json.loads((tmp_path / "small" / "plan.json").read_text())
     assert {name: layer["after"] for name, layer in done["layers"].items()} == shown
-    again = Opened(browser, tmp_path / "small" / "report.html")
+    again = OpenPage(browser, tmp_path / "small" / "report.html")
     assert again.widths() == shown
     view.close_quietly()
     again.close_quietly()
