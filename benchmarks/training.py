@@ -11,13 +11,12 @@ seconds of one thread, which other programs on the machine disturb less than the
 from __future__ import annotations
 
 import copy
-import platform
 import statistics
 import tempfile
 import time
-from pathlib import Path
 
 import torch
+from _results import print_header
 from torch import nn
 from torch.nn import functional as F
 
@@ -79,21 +78,14 @@ def batch_seconds(images: Images) -> float:
     return (time.process_time() - start) / BLOCKS
 
 
-def processor() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    return next(
-        (line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine()
-    )
-
-
 def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(SEED)
     count = BATCH * BLOCK * BLOCKS
     pixels = torch.randint(0, 256, (count, 32, 32, 3), dtype=torch.uint8)
     images = Images(pixels, torch.randint(0, 10, (count,)))
-    print(f"python benchmarks/training.py   seed {SEED}, batch {BATCH}, one thread")
-    print(f"torch {torch.__version__}, python {platform.python_version()}, {processor()}\n")
+    print_header("python benchmarks/training.py", SEED)
+    print(f"# batch     {BATCH} images\n")
     print(
         f"{'network':<14}{'width':>6}{'bare, images/s':>18}{'ours, images/s':>18}{'ours : bare':>13}{'batches':>9}"
     )

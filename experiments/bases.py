@@ -19,13 +19,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from experiments.header import commit, hardware, versions
+from experiments.provenance import commit
 from slimilar.data import cifar
 from slimilar.errors import DataError
 from slimilar.models import VGG, PreResNet
 from slimilar.models.checkpoints import load_state
 from slimilar.train import Progress, Recipe, Settings, evaluate, recipe, train
 from slimilar.utils.atomic import replacing, write_text
+from slimilar.utils.provenance import hardware, versions
 from slimilar.utils.suggestions import choose
 
 SEED = 0

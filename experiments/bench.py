@@ -13,7 +13,6 @@ import torch
 from torch import Tensor, nn
 
 from experiments.bases import BASES, load_base
-from experiments.ledger import Ledger
 from experiments.scales import Scale
 from slimilar.data import Images, cifar, demo_images
 from slimilar.data.cifar import NORMALISATIONS
@@ -21,6 +20,7 @@ from slimilar.data.folder import ImageFiles, image_folder
 from slimilar.graph.groups import Residual
 from slimilar.models import CHECKPOINTS, demo_network, pretrained
 from slimilar.train import Score, Settings, evaluate, finetune
+from slimilar.utils.row_ledger import RowLedger
 
 LABELS = {
     "vgg16-cifar10": "VGG-16, CIFAR-10",
@@ -74,7 +74,7 @@ class Bench:
 
     scale: Scale
     settings: Any  # the experiment's own
-    ledger: Ledger
+    ledger: RowLedger
     data: Path | None
     seed: int = 0
     work: Path = Path("runs/experiments")  # for work that experiments share, and that they go on with

@@ -19,10 +19,10 @@ from torch.nn import functional as F
 
 from experiments.bench import LABELS, Bench, Network
 from experiments.figures import BLUE, GREY, ORANGE, canvas
-from experiments.ledger import Ledger
 from experiments.paper import TYPICAL_LAMBDA
 from experiments.tables import table as markdown
 from slimilar.similarity.distances import activation_distance, channel_distance, shift_bound
+from slimilar.utils.row_ledger import RowLedger
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ def _quantiles(values: Tensor) -> list[float]:
     return [float(f"{v:.4g}") for v in np.quantile(values.numpy(), QUANTILES)]
 
 
-def table(ledger: Ledger) -> str:
+def table(ledger: RowLedger) -> str:
     """Return a line for every network."""
     rows = []
     for row in ledger.rows:
@@ -170,7 +170,7 @@ def table(ledger: Ledger) -> str:
     return f"{markdown(head, rows)}\n\n{words}"
 
 
-def figures(ledger: Ledger) -> dict[str, Any]:
+def figures(ledger: RowLedger) -> dict[str, Any]:
     """Draw lambda, and the measured shift as a share of the bound, layer by layer."""
     count = len(ledger.rows)
     figure, axes = canvas(2, count, width=2.2 * count + 1.2, height=4.2, sharey="row", sharex="col")

@@ -7,10 +7,10 @@ from typing import Any
 
 from experiments.bench import LABELS, Bench
 from experiments.figures import COLOURS, GREY, canvas, label_ends
-from experiments.ledger import Ledger
 from experiments.methods import compared
 from experiments.tables import apart, percent
 from experiments.tables import table as markdown
+from slimilar.utils.row_ledger import RowLedger
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def run(bench: Bench) -> None:
         )
 
 
-def table(ledger: Ledger) -> str:
+def table(ledger: RowLedger) -> str:
     """Return accuracies, a line for every method."""
     settings = ledger.header["settings"]["experiment"]
     parts = []
@@ -70,14 +70,14 @@ def table(ledger: Ledger) -> str:
     return "\n\n".join(parts)
 
 
-def _cells(ledger: Ledger, network: str, method: str, own: bool, budgets: list[str]) -> list[str | None]:
+def _cells(ledger: RowLedger, network: str, method: str, own: bool, budgets: list[str]) -> list[str | None]:
     found = [ledger.find(network=network, method=method, own=own, budget=b) for b in budgets]
     return [
         None if r is None or r["accuracy"] is None else f"{percent(r['accuracy'])} ({r['before']:.1f})" for r in found
     ]  # fmt: skip
 
 
-def figures(ledger: Ledger) -> dict[str, Any]:
+def figures(ledger: RowLedger) -> dict[str, Any]:
     """Draw a curve for every method; on the right the same with our substitution."""
     settings = ledger.header["settings"]["experiment"]
     return {
@@ -86,7 +86,7 @@ def figures(ledger: Ledger) -> dict[str, Any]:
     }
 
 
-def _figure(ledger: Ledger, settings: dict[str, Any], network: str) -> Any:
+def _figure(ledger: RowLedger, settings: dict[str, Any], network: str) -> Any:
     base = (ledger.find(network=network, method="base") or {})["accuracy"]
     figure, axes = canvas(1, 2, width=8.4, height=3.4, sharey=True)
     for axis, own, title in (

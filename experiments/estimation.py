@@ -16,12 +16,12 @@ import slimilar
 from experiments.bench import LABELS, Bench, Network
 from experiments.distances import Given, by_activations, by_norm, outputs
 from experiments.figures import BLUE, GREY, ORANGE, canvas
-from experiments.ledger import Ledger
 from experiments.tables import percent
 from experiments.tables import table as markdown
 from slimilar.pipeline import apply
 from slimilar.similarity.distances import activation_distance
 from slimilar.similarity.linkage import linkage_tree
+from slimilar.utils.row_ledger import RowLedger
 
 
 @dataclass(frozen=True)
@@ -179,7 +179,7 @@ def overlap(first: Mapping[str, Sequence[int]], second: Mapping[str, Sequence[in
     return both / max(1, either)
 
 
-def table(ledger: Ledger) -> str:
+def table(ledger: RowLedger) -> str:
     """Return accuracies by batch size, agreement of the matrices by layer, and times."""
     settings = ledger.header["settings"]["experiment"]
     words = (
@@ -200,12 +200,12 @@ def table(ledger: Ledger) -> str:
     )
 
 
-def _unpruned(ledger: Ledger) -> str:
+def _unpruned(ledger: RowLedger) -> str:
     row = ledger.find(method="base")
     return "" if row is None else f"Unpruned: {row['accuracy']:.2f} % of {row['images']} test images."
 
 
-def _accuracies(ledger: Ledger, settings: dict[str, Any]) -> str:
+def _accuracies(ledger: RowLedger, settings: dict[str, Any]) -> str:
     by_norm_row = ledger.find(by="batch norm") or {}
     rows = []
     for i, (share, substitute) in enumerate(settings["cuts"]):
@@ -223,7 +223,7 @@ def _accuracies(ledger: Ledger, settings: dict[str, Any]) -> str:
     return markdown(head, rows)
 
 
-def _agreements(ledger: Ledger) -> str:
+def _agreements(ledger: RowLedger) -> str:
     found = (ledger.find(what="matrices") or {})["agreement"]
     rows = [
         [name, a["correlation"], f"{100 * a['bias']:+.1f} %", f"{100 * a['error']:.1f} %"]
@@ -233,7 +233,7 @@ def _agreements(ledger: Ledger) -> str:
     return markdown(head, rows)
 
 
-def _time_table(ledger: Ledger, settings: dict[str, Any]) -> str:
+def _time_table(ledger: RowLedger, settings: dict[str, Any]) -> str:
     times = (ledger.find(what="times") or {})["times"]
     fast = times["batch norm"]
     rows = [["Eq. 4", None, f"{1000 * fast:.1f} ms", None, "1"]]
@@ -245,12 +245,12 @@ def _time_table(ledger: Ledger, settings: dict[str, Any]) -> str:
     return markdown(["", "batch", "all layers", "without the forward pass", "times as long as Eq. 4"], rows)
 
 
-def figures(ledger: Ledger) -> dict[str, Any]:
+def figures(ledger: RowLedger) -> dict[str, Any]:
     """Draw mean and range against batch size, and the matrices of some layers."""
     return {"": _accuracy_figure(ledger), "matrices": _matrix_figure(ledger)}
 
 
-def _accuracy_figure(ledger: Ledger) -> Any:
+def _accuracy_figure(ledger: RowLedger) -> Any:
     settings = ledger.header["settings"]["experiment"]
     cuts, batches = settings["cuts"], settings["batches"]
     figure, axes = canvas(1, len(cuts), width=2.4 * len(cuts) + 0.6, height=2.9, sharey=True)
@@ -282,7 +282,7 @@ def _accuracy_figure(ledger: Ledger) -> Any:
     return figure
 
 
-def _matrix_figure(ledger: Ledger) -> Any:
+def _matrix_figure(ledger: RowLedger) -> Any:
     shown = (ledger.find(what="matrices") or {})["shown"]
     figure, axes = canvas(3, len(shown), width=1.75 * len(shown) + 0.8, height=5.3)
     titles = ("Eq. 1, mean of the batches", "Eq. 4", "absolute difference")

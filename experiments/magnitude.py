@@ -25,13 +25,13 @@ import slimilar
 from experiments.bench import LABELS, Bench, Network
 from experiments.bound import pairs
 from experiments.figures import BLUE, GREEN, GREY, ORANGE, canvas, label_ends
-from experiments.ledger import Ledger
 from experiments.tables import percent
 from experiments.tables import table as markdown
 from slimilar.criteria import Criterion, Weights, make
 from slimilar.graph.groups import ChannelGroup
 from slimilar.pipeline import apply
 from slimilar.similarity.removal_order import RemovalOrder
+from slimilar.utils.row_ledger import RowLedger
 
 CRITERIA = {
     "similarity": ("similarity", ORANGE),
@@ -169,7 +169,7 @@ def _left_whole(network: Network, model: nn.Module, where: str) -> list[str]:
     return [n for n in convs if n not in written.values()]
 
 
-def table(ledger: Ledger) -> str:
+def table(ledger: RowLedger) -> str:
     """Return accuracies by criterion and share of channels removed."""
     settings = ledger.header["settings"]["experiment"]
     parts = []
@@ -191,7 +191,7 @@ def table(ledger: Ledger) -> str:
     return "\n\n".join(parts)
 
 
-def figures(ledger: Ledger) -> dict[str, Any]:
+def figures(ledger: RowLedger) -> dict[str, Any]:
     """Draw accuracy against the share of channels for the four looks, plain removal and with the substitute."""
     settings = ledger.header["settings"]["experiment"]
     return {
@@ -200,7 +200,7 @@ def figures(ledger: Ledger) -> dict[str, Any]:
     }
 
 
-def _figure(ledger: Ledger, settings: dict[str, Any], network: str) -> Any:
+def _figure(ledger: RowLedger, settings: dict[str, Any], network: str) -> Any:
     base = (ledger.find(network=network, method="base") or {})["accuracy"]
     substitutes = settings["substitutes"]
     figure, axes = canvas(

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from experiments.bench import Bench
-from slimilar.comparison import OWN, Event, Row, Subject, Terms, compare, load
+from slimilar.comparison import OWN, ComparisonRow, Event, Subject, Terms, compare, load
 from slimilar.comparison.choices import decode
-from slimilar.comparison.ledger import HEADER, read_json
+from slimilar.comparison.folder import HEADER, read_json
 from slimilar.comparison.tasks import Choice, Phase, needed
 from slimilar.comparison.work import CHOICES
 from slimilar.comparison.work import Bench as Desk
@@ -114,7 +114,7 @@ def _known(bench: Bench, network: str, method: str, budget: str, substitute: str
     return bench.ledger.find(network=network, method=method, budget=budget, substitute=substitute) is not None
 
 
-def _enter(bench: Bench, network: str, method: str, row: Row) -> None:
+def _enter(bench: Bench, network: str, method: str, row: ComparisonRow) -> None:
     key = {"network": network, "method": method, "budget": row.budget, "substitute": row.substitute}
     seconds = {
         name: round(getattr(row, f"{name}_seconds"), 1) for name in ("prepare", "choose", "prune", "train")

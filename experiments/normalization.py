@@ -14,11 +14,11 @@ import slimilar
 from experiments.bench import LABELS, Bench
 from experiments.distances import Given, by_norm
 from experiments.figures import BLUE, GREY, ORANGE, canvas, label_ends
-from experiments.ledger import Ledger
 from experiments.tables import apart, percent
 from experiments.tables import table as markdown
 from slimilar.pipeline import apply
 from slimilar.similarity.distances import normalise
+from slimilar.utils.row_ledger import RowLedger
 
 WAYS = {True: "per layer", False: "none"}
 COLOURS = {True: ORANGE, False: BLUE}
@@ -115,7 +115,7 @@ def _pruned(bench: Bench, per_layer: bool, cut: float, substitute: str) -> dict[
     }
 
 
-def table(ledger: Ledger) -> str:
+def table(ledger: RowLedger) -> str:
     """Return accuracies of both ways at the same cut, and the share of pairs below the threshold."""
     settings = ledger.header["settings"]["experiment"]
     base = ledger.find(method="base") or {}
@@ -143,12 +143,12 @@ def table(ledger: Ledger) -> str:
     ])  # fmt: skip
 
 
-def figures(ledger: Ledger) -> dict[str, Any]:
+def figures(ledger: RowLedger) -> dict[str, Any]:
     """Draw the distances of every layer as ridges, and the accuracy that is left."""
     return {"": _ridges(ledger), "accuracy": _curves(ledger)}
 
 
-def _ridges(ledger: Ledger) -> Any:
+def _ridges(ledger: RowLedger) -> Any:
     settings = ledger.header["settings"]["experiment"]
     layers = (ledger.find(what="distances") or {})["layers"]
     figure, axes = canvas(1, 2, width=7.2, height=0.36 * len(layers) + 1.0, sharey=True)
@@ -174,7 +174,7 @@ def _ridges(ledger: Ledger) -> Any:
     return figure
 
 
-def _curves(ledger: Ledger) -> Any:
+def _curves(ledger: RowLedger) -> Any:
     settings = ledger.header["settings"]["experiment"]
     base = (ledger.find(method="base") or {})["accuracy"]
     substitutes = settings["substitutes"]

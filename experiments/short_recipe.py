@@ -6,7 +6,7 @@ The paper's rate of 0.01 is for 60 epochs; in the few steps of the small scale i
 statistics of batch norms that are taken anew from small batches. Networks are pruned by similarity, plainly and with a
 fit to unlabelled images, fine-tuned at several rates with and without frozen statistics, and scored on held-out
 *training* images; test images are not looked at. What has the best mean over the networks was entered in
-`scales.py` by hand; the rows are in `results/short_recipe.json`.
+`scales.py` by hand; the rows are in `results/short_recipe.jsonl`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from torch import nn
 import slimilar
 from experiments.bench import Bench, Network
 from experiments.catalogue import RESULTS
-from experiments.header import commit, hardware, now, versions
-from experiments.ledger import Ledger
+from experiments.provenance import header, opened
 from experiments.scales import SCALES
 from slimilar.data import Images
 from slimilar.pipeline import apply
@@ -64,11 +63,8 @@ def main() -> None:
         "cut": CUT, "recipe": asdict(RECIPE), "images": MAX_IMAGES, "train": TRAIN, "held out": HELD_OUT,
         "rates": RATES,
     }  # fmt: skip
-    header = {
-        "command": "python -m experiments.short_recipe --data FOLDER", "seed": 0, "versions": versions(),
-        "commit": commit(), "hardware": hardware(), "started": now(), "settings": settings,
-    }  # fmt: skip
-    ledger = Ledger(RESULTS / "short_recipe.json", header)
+    about = header("python -m experiments.short_recipe --data FOLDER", 0) | {"settings": settings}
+    ledger = opened(RESULTS / "short_recipe.jsonl", about)
     # Drawn by the same seed: the first ones are those that the experiments train on.
     scale = replace(SCALES["small"], train=TRAIN + HELD_OUT, calibration=MAX_IMAGES)
     bench = Bench(scale, None, ledger, args.data)

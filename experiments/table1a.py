@@ -9,12 +9,12 @@ from typing import Any
 import slimilar
 from experiments.bench import LABELS, Bench
 from experiments.figures import COLOURS, GREY, canvas
-from experiments.ledger import Ledger
 from experiments.methods import compared
 from experiments.paper import PROPERTIES, TABLE_1A
 from experiments.paper import Row as Printed
 from experiments.tables import apart, percent, tick
 from experiments.tables import table as markdown
+from slimilar.utils.row_ledger import RowLedger
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def _at_threshold(bench: Bench, block: Block) -> dict[str, Any]:
     return {"threshold": row.threshold, "flops": cut.before.flops, "pruned": pruned}
 
 
-def table(ledger: Ledger) -> str:
+def table(ledger: RowLedger) -> str:
     """Return the paper's columns for every network, with the paper's numbers behind ours."""
     head = ["Dataset", "Model", "Automatic", "Pre-train", "before fine-tuning", "Accuracy", "FLOPs", "Pruned",
             "paper: Accuracy", "paper: FLOPs", "paper: Pruned"]  # fmt: skip
@@ -170,7 +170,7 @@ def _line(block: dict[str, Any], method: str, row: dict[str, Any]) -> list[objec
             f"{row['flops'] / 1e6:.2f} M", percent(row["pruned"]), *theirs]  # fmt: skip
 
 
-def figures(ledger: Ledger) -> dict[str, Any]:
+def figures(ledger: RowLedger) -> dict[str, Any]:
     """Draw every method's accuracy, as the paper has it and with our substitution."""
     settings = ledger.header["settings"]["experiment"]
     blocks = [b for b in _ordered(settings) if ledger.all(network=b["network"], method=b["methods"][0])]

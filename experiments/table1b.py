@@ -13,7 +13,6 @@ from typing import Any
 import slimilar
 from experiments.bench import LABELS, Bench, Network
 from experiments.figures import COLOURS, GREY, canvas
-from experiments.ledger import Ledger
 from experiments.methods import CRITERIA, LINEAR, compared
 from experiments.paper import PROPERTIES, TABLE_1B
 from experiments.tables import percent, tick
@@ -21,6 +20,7 @@ from experiments.tables import table as markdown
 from slimilar.criteria import facts, make
 from slimilar.pipeline import apply
 from slimilar.planning.plan import Plan
+from slimilar.utils.row_ledger import RowLedger
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def _untrained(
     return {"own": own, "flops": cut.flops, "pruned": pruned, "error": None, **bench.score(network, small)}
 
 
-def table(ledger: Ledger) -> str:
+def table(ledger: RowLedger) -> str:
     """Return the paper's columns, with the paper's numbers behind ours."""
     settings = ledger.header["settings"]["experiment"]
     base = ledger.find(method="base") or {}
@@ -147,7 +147,7 @@ def table(ledger: Ledger) -> str:
     return f"{words}\n\n{markdown(head, rows)}"
 
 
-def figures(ledger: Ledger) -> dict[str, Any]:
+def figures(ledger: RowLedger) -> dict[str, Any]:
     """Draw top-1 accuracy of every method, its own way and with our substitution."""
     settings = ledger.header["settings"]["experiment"]
     base = ledger.find(method="base") or {}

@@ -12,7 +12,6 @@ from torch import Tensor
 import slimilar
 from experiments.bench import LABELS, Bench, Network
 from experiments.figures import BLUE, GREY, ORANGE, canvas
-from experiments.ledger import Ledger
 from experiments.paper import BATCH, TABLE_1C
 from experiments.tables import percent
 from experiments.tables import table as markdown
@@ -20,6 +19,7 @@ from slimilar.deploy.latency import measure
 from slimilar.deploy.runtimes import pytorch
 from slimilar.pipeline import apply
 from slimilar.planning.plan import Cut, Plan
+from slimilar.utils.row_ledger import RowLedger
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def _plain(interval: Any) -> list[float]:
     return [round(v, 4) for v in (interval.value, interval.low, interval.high)]
 
 
-def table(ledger: Ledger) -> str:
+def table(ledger: RowLedger) -> str:
     """Return the paper's columns, ours and the paper's side by side."""
     settings = ledger.header["settings"]["experiment"]
     base, time = ledger.find(method="base") or {}, ledger.find(what="time") or {}
@@ -145,7 +145,7 @@ def table(ledger: Ledger) -> str:
     return f"{words}\n\n{markdown(head, rows)}"
 
 
-def figures(ledger: Ledger) -> dict[str, Any]:
+def figures(ledger: RowLedger) -> dict[str, Any]:
     """Draw the saving of time against the saving of FLOPs, ours and the paper's."""
     time = ledger.find(what="time") or {}
     figure, axes = canvas(1, 1, width=4.4, height=3.6)

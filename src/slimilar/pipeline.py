@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from slimilar.calibration.batches import batch_size, gather, labelled_batches
+from slimilar.calibration.calibration_set import MAX_IMAGES, Progress, wants_synthesis
 from slimilar.calibration.synthesis import synthesize
 from slimilar.criteria import Criterion, Sight, Weights, automatic, facts, make
 from slimilar.criteria.base import check_needs, check_training, phases_of
@@ -22,14 +23,11 @@ from slimilar.graph.structure import Structure
 from slimilar.planning.cost import CostModel, cost_model, count, human
 from slimilar.planning.plan import Budget, Cut, Orders, Plan, check_threshold, nothing
 from slimilar.reconstruction.apply import (
-    MAX_IMAGES,
     SUBSTITUTES,
-    Progress,
     leave_room,
     program_of,
     settle,
     substituted,
-    wants_synthesis,
 )
 from slimilar.similarity.linkage import Linkage
 from slimilar.similarity.removal_order import Cluster, RemovalOrder

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 import slimilar
 from helpers.fitting import generator, images, small_net
-from slimilar.calibration import replay, to_batches
+from slimilar.calibration import replay
+from slimilar.calibration.batches import to_batches
 from slimilar.calibration.flips import with_flips
 from slimilar.calibration.synthesis import _natural_noise, synthesize
 from slimilar.errors import InvalidInput

@@ -79,11 +79,11 @@ def test_normalisation():
 
 
 def test_pictures_without_draws_are_untouched():
-    images = digits(0, 10)
-    images, labels = images.batch(torch.tensor([3, 7]))
-    assert torch.equal(images, images.tensor()[[3, 7]])
+    dataset = digits(0, 10)
+    images, labels = dataset.batch(torch.tensor([3, 7]))
+    assert torch.equal(images, dataset.tensor()[[3, 7]])
     assert labels.tolist() == [3, 7]
-    assert len(images.first(4)) == 4
+    assert len(dataset.first(4)) == 4
 
 
 @pytest.mark.parametrize(

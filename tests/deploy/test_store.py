@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import slimilar
-from helpers.paths import HELPERS
+from helpers.paths import TESTS
 from helpers.small_networks import NETWORKS, Dense, Mobile, Tied, images, trained
 from slimilar.deploy.file_format import inspect
 from slimilar.deploy.sources import build, parse
@@ -283,10 +283,9 @@ def test_names_that_mean_harm(source, tmp_path):
 @pytest.mark.parametrize(("network", "count"), [("tied", 1600), ("preresnet-select", 400)])
 def test_thousands_of_mutated_files(network, count, tmp_path):
     """In a process of its own, with little memory to take: only StoreError, or the model as it was."""
-    script = HELPERS / "fuzz_load.py"
     done = subprocess.run(
-        [sys.executable, "-W", "error", str(script), str(tmp_path), str(count), network],
-        capture_output=True, text=True, timeout=240,
+        [sys.executable, "-W", "error", "-m", "helpers.fuzz_load", str(tmp_path), str(count), network],
+        capture_output=True, text=True, timeout=240, cwd=TESTS,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-4000:]
     counts = json.loads(done.stdout)

@@ -17,11 +17,11 @@ from slimilar.calibration import replay
 from slimilar.criteria import Span, available, facts
 from slimilar.errors import InvalidInput
 from slimilar.graph.tracing import trace
+from slimilar.reconstruction import least_squares as linear
 from slimilar.reconstruction.apply import substituted
 from slimilar.reconstruction.gaussian import expect
 from slimilar.reconstruction.least_squares import Settings
 from slimilar.reconstruction.patches import Samples, fit
-from slimilar.reconstruction.reconstruct import linear
 from slimilar.utils.modules import named_tensors
 
 

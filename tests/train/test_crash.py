@@ -17,7 +17,7 @@ import torch
 from PIL import Image
 
 from helpers.digits import digits, network
-from helpers.paths import HELPERS, TESTS
+from helpers.paths import TESTS
 from slimilar.data import image_folder
 from slimilar.errors import DataError, TrainingError
 from slimilar.train import LAST, Hooks, Recipe, Settings, train
@@ -29,8 +29,8 @@ QUIET = Settings(tensorboard=False, log_every=1)
 
 
 def killed_trainings(place: Path, kills: int) -> dict[str, object]:
-    command = [sys.executable, "-W", "error", str(HELPERS / "killed_training.py"), str(place), str(kills)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=3000, check=False)
+    command = [sys.executable, "-W", "error", "-m", "helpers.killed_training", str(place), str(kills)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=3000, check=False, cwd=TESTS)
     assert done.returncode == 0, done.stderr
     found: dict[str, object] = json.loads(done.stdout)
     return found

@@ -13,12 +13,12 @@ import pytest
 import torch
 from torch import nn
 
-from helpers import team_training as _team_training
-from helpers.paths import HELPERS
+from helpers import team_training
+from helpers.paths import TESTS
 from slimilar.errors import TrainingError
 from slimilar.train.team import Team, shared_batch_norm
 
-PROGRAM = str(HELPERS / "team_training.py")
+PROGRAM = "helpers.team_training"
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 # On GPUs accelerate starts its processes as torchrun does; on CPUs it wants MPI for more than one.
 ACCELERATE = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1", "--num_machines", "1",
@@ -27,8 +27,8 @@ ACCELERATE = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1
 
 def launch(launcher: list[str], place: Path) -> None:
     done = subprocess.run(
-        [sys.executable, *launcher, PROGRAM, str(place)],
-        capture_output=True, text=True, timeout=280, check=False, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        [sys.executable, *launcher, "-m", PROGRAM, str(place)],
+        capture_output=True, text=True, timeout=280, check=False, cwd=TESTS, env={**os.environ, "OMP_NUM_THREADS": "1"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
 
@@ -46,14 +46,14 @@ def test_two_processes_equal_one(tmp_path):
     launch(TORCHRUN, tmp_path)
     first, second = (json.loads((tmp_path / f"answer-{rank}-of-2.json").read_text()) for rank in range(2))
     assert first == second
-    assert_same(first, _team_training.run(tmp_path / "alone"))
+    assert_same(first, team_training.run(tmp_path / "alone"))
 
 
 @pytest.mark.slow
 def test_accelerate_launch(tmp_path):
     launch(ACCELERATE, tmp_path)
     assert_same(
-        json.loads((tmp_path / "answer-0-of-1.json").read_text()), _team_training.run(tmp_path / "alone")
+        json.loads((tmp_path / "answer-0-of-1.json").read_text()), team_training.run(tmp_path / "alone")
     )
 
 

@@ -1,13 +1,11 @@
-"""A real browser for the report's page: started once, pages opened in it, everything it complains about noted."""
+"""A real browser for the report's page, with a record of the errors, dialogs and requests that a page causes."""
 
 from __future__ import annotations
 
 import os
-import shlex
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -39,37 +37,37 @@ def started() -> Iterator[Any]:
             browser.close()
 
 
-class Opened:
+class OpenPage:
     """One page, with the errors, dialogs and requests that it caused."""
 
     def __init__(self, browser: Any, file: Path, **options: Any) -> None:
         self.context = browser.new_context(accept_downloads=True, **{"viewport": DESKTOP, **options})
         self.context.set_default_timeout(10_000)
         self.page = self.context.new_page()
-        self.complaints: list[str] = []
+        self.problems: list[str] = []
         self.requests: list[str] = []
-        self.page.on("console", self._heard)
-        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
-        self.page.on("dialog", self._asked)
+        self.page.on("console", self._on_console)
+        self.page.on("pageerror", lambda error: self.problems.append(str(error)))
+        self.page.on("dialog", self._on_dialog)
         self.page.on("request", lambda request: self.requests.append(request.url))
         self.page.goto(file.absolute().as_uri())
 
-    def _heard(self, message: Any) -> None:
+    def _on_console(self, message: Any) -> None:
         if message.type in ("error", "warning"):
-            self.complaints.append(message.text)
+            self.problems.append(message.text)
 
-    def _asked(self, dialog: Any) -> None:
-        self.complaints.append(f"dialog: {dialog.message}")
+    def _on_dialog(self, dialog: Any) -> None:
+        self.problems.append(f"dialog: {dialog.message}")
         dialog.dismiss()
 
     def settle(self) -> None:
-        """Wait until what was asked for is on the screen."""
+        """Wait until the last change is on the screen."""
         self.page.evaluate(
             "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))"
         )
 
     def text(self, selector: str) -> str:
-        """Return the text of an element, once what was asked for is on the screen."""
+        """Return the text of an element, once the last change is on the screen."""
         self.settle()
         return str(self.page.locator(selector).first.text_content())
 
@@ -82,24 +80,8 @@ class Opened:
         return found
 
     def close_quietly(self) -> None:
-        """Close; whatever was done, the page did not complain, ask for anything, or run what is not its own."""
-        assert self.complaints == []
+        """Close the page; check that it caused no error, no outside request, and ran no injected code."""
+        assert self.problems == []
         assert [url for url in self.requests if not url.startswith(("file:", "blob:"))] == []
         assert self.page.evaluate("window.hacked") is None
         self.context.close()
-
-
-def command_options(command: str) -> dict[str, Any]:
-    """Return the keyword arguments of `prune` behind a `slimilar prune` line."""
-    words = shlex.split(command)
-    assert words[:2] == ["slimilar", "prune"]
-    options: dict[str, Any] = {"thresholds": {}}
-    for word, value in pairwise(words):
-        if word == "--threshold":
-            options["threshold"] = float(value)
-        elif word == "--round-to":
-            options["round_to"] = int(value)
-        elif word == "--layer":
-            name, _, threshold = value.rpartition("=")
-            options["thresholds"][name] = float(threshold)
-    return options
