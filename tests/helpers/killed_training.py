@@ -22,8 +22,8 @@ import torch
 import torch._dynamo
 
 from helpers.digits import digits, fingerprint, network
-from slimilar.train import LAST, Recipe, Settings, train
-from slimilar.train.log import read_log
+from slimilar.train import LAST, Recipe, TrainingSettings, train
+from slimilar.train.training_log import read_log
 
 RECIPE = Recipe(epochs=3, batch_size=50, lr=0.05, milestones=(2,), label_smoothing=0.1, ema=0.9)
 DATA, TEST = digits(0, 260), digits(260, 460)
@@ -55,7 +55,7 @@ def run(folder: Path, kill_at: int | None) -> str:
     """Train to the end, unless killed at a step, or before or after a file is synced or put in place."""
     fuse = Fuse(kill_at)
     os.fsync, os.replace = fuse.around(os.fsync), fuse.around(os.replace)
-    settings = Settings(seed=3, save_every=2, log_every=1, tensorboard=False)
+    settings = TrainingSettings(seed=3, save_every=2, log_every=1, tensorboard=False)
     result = train(
         network(dropout=0.2), DATA, RECIPE,
         test=TEST, folder=folder, resume=True, settings=settings, progress=fuse,
