@@ -1,4 +1,4 @@
-"""Train in the processes that a launcher started; each writes what came of it. Run by test_train_team.py."""
+"""Train in the processes that a launcher started; each writes its result. Run by tests/train/test_distributed.py."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ MAX_IMAGES = 64 * 4 + 41
 
 
 def sparse(model: torch.nn.Module) -> torch.Tensor:
-    return 1e-3 * sum(m.weight.abs().sum() for m in model if isinstance(m, torch.nn.BatchNorm2d))
+    norms = [m for m in model.modules() if isinstance(m, torch.nn.BatchNorm2d)]
+    return 1e-3 * torch.stack([norm.weight.abs().sum() for norm in norms]).sum()
 
 
 def run(folder: Path) -> dict[str, object]:

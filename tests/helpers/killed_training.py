@@ -1,4 +1,4 @@
-"""Train, get killed by SIGKILL, resume; print what came of it. Run by test_train_crash.py.
+"""Train, get killed by SIGKILL, resume; print what came of it. Run by tests/train/test_crash.py.
 
 One process imports torch and then forks for every run, so that a run costs milliseconds, not seconds. It uses
 a single thread and never computes anything itself: a process that has done so must not fork.
@@ -54,7 +54,8 @@ class Fuse:
 def run(folder: Path, kill_at: int | None) -> str:
     """Train to the end, unless killed at a step, or before or after a file is synced or put in place."""
     fuse = Fuse(kill_at)
-    os.fsync, os.replace = fuse.around(os.fsync), fuse.around(os.replace)
+    for name in ("fsync", "replace"):
+        setattr(os, name, fuse.around(getattr(os, name)))
     settings = TrainingSettings(seed=3, save_every=2, log_every=1, tensorboard=False)
     result = train(
         network(dropout=0.2), DATA, RECIPE,
@@ -89,7 +90,7 @@ def main(place: Path, kills: int) -> None:
     lasted = time.perf_counter() - began
     chance = random.Random(0)
     moments = [0, whole["moments"] - 1, *chance.sample(range(whole["moments"]), kills)]
-    trials = [(f"moment {m}", m, None) for m in moments]
+    trials: list[tuple[str, int | None, float | None]] = [(f"moment {m}", m, None) for m in moments]
     trials += [(f"time {i}", None, chance.random() * lasted) for i in range(kills // 2)]
     wrong, killed = [], 0
     for name, at, seconds in trials:
