@@ -11,6 +11,7 @@ from slimilar.cli.images import calibration
 from slimilar.cli.model_source import OpenedModel
 from slimilar.cli.output import Output, escape
 from slimilar.errors import InvalidInput
+from slimilar.utils.wording import listed
 
 if TYPE_CHECKING:
     from slimilar.planning.plan import Plan
@@ -143,12 +144,8 @@ def show_frozen(out: Output, plan: Plan) -> None:
     for frozen in plan.frozen:
         reasons.setdefault(frozen.reason, []).append(f"{frozen.name} ({frozen.width})")
     if reasons:
-        rows = [[escape(reason), escape(_abridged(names))] for reason, names in reasons.items()]
+        rows = [[escape(reason), escape(listed(names, most=7))] for reason, names in reasons.items()]
         out.table(["<has to stay, because", "<layers (channels)"], rows)
-
-
-def _abridged(names: list[str], most: int = 6) -> str:
-    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def write_page(out: Output, file: Path, opened: OpenedModel, found: Planned) -> Path:

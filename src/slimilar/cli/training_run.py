@@ -12,19 +12,19 @@ from slimilar.cli.output import Output, ProgressDisplay, escape, percent
 from slimilar.cli.training_phase import PhaseOptions
 
 if TYPE_CHECKING:
-    from slimilar.train import Progress, Recipe, Result
+    from slimilar.train import Progress, Recipe, TrainingResult
 
 
-class TrainingRun:
+class TrainingCommand:
     """One training from the command line: its data, its progress, its result."""
 
     def __init__(
         self, out: Output, opened: OpenedModel, data: str, limit: int | None, normalise: str
     ) -> None:
-        from slimilar.train.team import Team
+        from slimilar.train.distributed import DistributedContext
 
         self.opened = opened
-        self.first = Team.join().rank == 0  # of several processes one prints and writes
+        self.first = DistributedContext.join().is_first  # of several processes, one prints and writes
         self.out = out if self.first else Output(quiet=True)
         self.images = labelled(opened, data, "train", limit, normalise)
         self.test = labelled(opened, data, "test", limit, normalise)
@@ -33,20 +33,20 @@ class TrainingRun:
         self, chosen: Recipe, folder: Path, resume: bool, seed: int,
         tune: bool = False, teacher: Any = None, phase: PhaseOptions = PhaseOptions(),  # noqa: B008 (frozen)
     ) -> None:  # fmt: skip
-        from slimilar.train import Settings, finetune, train
+        from slimilar.train import TrainingSettings, finetune, train
 
         hooks = phase.hooks(self.opened, chosen)
         with self.out.working("Training") as tell:
             result = (finetune if tune else train)(
                 self.opened.model, self.images, chosen, test=self.test, folder=folder, resume=resume,
-                teacher=teacher, hooks=hooks, settings=Settings(seed=seed, save_every=200),
+                teacher=teacher, hooks=hooks, settings=TrainingSettings(seed=seed, save_every=200),
                 progress=_shown(self.out, tell),
             )  # fmt: skip
         phase.mark(result.model)
         if self.first:
             self._finish(result, folder, phase)
 
-    def _finish(self, result: Result, folder: Path, phase: PhaseOptions) -> None:
+    def _finish(self, result: TrainingResult, folder: Path, phase: PhaseOptions) -> None:
         from slimilar.deploy.store import save
 
         file = save(result.model, folder / "model.safetensors", source=self.opened.source)

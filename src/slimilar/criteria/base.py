@@ -119,6 +119,8 @@ def free_units(group: ChannelGroup) -> Ints:
 
 def renumber(order: RemovalOrder, units: Ints) -> RemovalOrder:
     """Return an order over positions in `units` as one over the units themselves."""
+    if np.array_equal(units, np.arange(len(units))):
+        return order
     stand_in = np.where(order.stand_in >= 0, units[order.stand_in], NOBODY)
     return RemovalOrder(units[order.removed], order.heights, stand_in)
 

@@ -13,6 +13,7 @@ from slimilar.planning.cost import CostModel
 from slimilar.planning.plan import Plan
 from slimilar.planning.ties import untied
 from slimilar.similarity.removal_order import RemovalOrder
+from slimilar.utils.wording import listed
 
 Answer = RemovalOrder | Reason | str  # an order, or why a group has to stay
 
@@ -56,18 +57,11 @@ def nothing_to_prune(frozen: Sequence[Frozen]) -> NothingToPrune:
             "reaches: is this the model you mean?"
         )
     common = sorted(reasons, key=lambda reason: -len(reasons[reason]))[:5]  # the most frequent first
-    listed = "; ".join(f"{_abridged(reasons[reason])}: {reason}" for reason in common)
-    message = f"the model must have channels that can be removed, but all of them have to stay ({listed})"
+    reasons_listed = "; ".join(f"{listed(reasons[reason])}: {reason}" for reason in common)
+    message = (
+        f"the model must have channels that can be removed, but all of them have to stay ({reasons_listed})"
+    )
     if any(f.kind is FreezeKind.UNTRAINED_NORM for f in frozen):
         load = Option("weights", "FILE", "a model with its weights loaded")
         return NothingToPrune(f"{message}. Does the model lack its trained weights? Pass ", load)
     return NothingToPrune(message)
-
-
-def _abridged(names: list[str]) -> str:
-    """Return names for a sentence.
-
-    >>> _abridged(["conv1", "conv2"]), _abridged(["a", "b", "c", "d"])
-    ('conv1, conv2', 'a, b and 2 more')
-    """
-    return ", ".join(names) if len(names) < 4 else f"{names[0]}, {names[1]} and {len(names) - 2} more"

@@ -21,6 +21,8 @@ def untied(orders: Sequence[RemovalOrder]) -> tuple[RemovalOrder, ...]:
     [[0.0, 2e-12], [1e-12, 3e-12]]
     """
     heights = np.concatenate([np.empty(0), *(o.heights for o in orders)])
+    if len(np.unique(heights)) == len(heights):
+        return tuple(orders)
     group = np.repeat(np.arange(len(orders)), [len(o) for o in orders])
     _, run, length = np.unique(np.stack([group, heights]), axis=1, return_inverse=True, return_counts=True)
     run = run.reshape(-1)

@@ -11,7 +11,7 @@ from slimilar.cli import options
 from slimilar.cli.model_source import folder_for, open_model
 from slimilar.cli.options import Data, Epochs, Limit, Rate, Resume
 from slimilar.cli.output import Output
-from slimilar.cli.training_run import TrainingRun, changed_recipe
+from slimilar.cli.training_run import TrainingCommand, changed_recipe
 
 
 def finetune(
@@ -51,6 +51,6 @@ def finetune(
     """
     opened = open_model(model, weights, input, base)
     distilled = open_model(teacher, None, input).model if teacher else None
-    run = TrainingRun(Output(json, quiet), opened, data, limit, normalise)
+    run = TrainingCommand(Output(json, quiet), opened, data, limit, normalise)
     chosen = changed_recipe(recipe, epochs, lr, freeze_statistics or None)
     run(chosen, folder_for(out), resume, seed, tune=True, teacher=distilled)

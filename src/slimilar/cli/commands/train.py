@@ -12,7 +12,7 @@ from slimilar.cli.model_source import folder_for, open_model
 from slimilar.cli.options import Data, Epochs, Limit, Rate, Resume
 from slimilar.cli.output import Output
 from slimilar.cli.training_phase import For, PhaseOptions, Stream, Strength, Towards
-from slimilar.cli.training_run import TrainingRun, changed_recipe
+from slimilar.cli.training_run import TrainingCommand, changed_recipe
 
 
 def train(
@@ -45,6 +45,6 @@ def train(
 
     torch.manual_seed(seed)
     opened = open_model(model, weights, input)
-    run = TrainingRun(Output(json, quiet), opened, data, limit, normalise)
+    run = TrainingCommand(Output(json, quiet), opened, data, limit, normalise)
     phase = PhaseOptions(criterion, flops, strength, residual)
     run(changed_recipe(recipe, epochs, lr), folder_for(out), resume, seed, phase=phase)
