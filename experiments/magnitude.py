@@ -75,7 +75,7 @@ class Evenly:
     def orders(self, groups: Sequence[ChannelGroup], weights: Weights) -> list[Answer]:
         """Return the removal order of every group."""
         return [
-            RemovalOrder(order.removed, np.arange(len(order)) / (len(order) + 1), order.stand_in)
+            RemovalOrder(order.removed, np.arange(len(order)) / (len(order) + 1), order.representative)
             if isinstance(order, RemovalOrder)
             else order
             for order in self.inner.orders(groups, weights)

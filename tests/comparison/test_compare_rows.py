@@ -76,7 +76,7 @@ def test_a_choice_survives_its_file():
     for before, after in zip(plan.orders, again.orders, strict=True):
         assert before.removed.tolist() == after.removed.tolist()
         assert before.heights.tolist() == after.heights.tolist()
-        assert before.stand_in.tolist() == after.stand_in.tolist()
+        assert before.representative.tolist() == after.representative.tolist()
 
 
 # --- training before pruning --------------------------------------------------------------------------------------

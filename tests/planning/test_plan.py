@@ -31,8 +31,8 @@ def chain() -> nn.Module:
     ).eval()
 
 
-def order(removed: list[int], heights: list[float], stand_in: list[int] | None = None) -> RemovalOrder:
-    return RemovalOrder(removed, heights, stand_in or [-1] * len(removed))
+def order(removed: list[int], heights: list[float], representative: list[int] | None = None) -> RemovalOrder:
+    return RemovalOrder(removed, heights, representative or [-1] * len(removed))
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ def encode(plan: Plan) -> dict[str, Any]:
         group.name: {
             "removed": order.removed.tolist(),
             "heights": order.heights.tolist(),
-            "stand_in": order.stand_in.tolist(),
+            "representative": order.representative.tolist(),
         }
         for group, order in zip(plan.groups, plan.orders, strict=True)
     }
@@ -34,7 +34,7 @@ def decode(data: Mapping[str, Any]) -> Answers:
     """Return what `encode` was given, from which a plan is made again."""
     try:
         orders: dict[str, Answer] = {
-            name: order if isinstance(order, str) else RemovalOrder(**order)
+            name: order if isinstance(order, str) else _order(**order)
             for name, order in data["orders"].items()
         }
         criterion = data["criterion"]
@@ -46,3 +46,8 @@ def decode(data: Mapping[str, Any]) -> Answers:
         raise StoreError(
             f"a choice must hold removal orders, but: {error}; delete it and call again"
         ) from error
+
+
+def _order(removed: Any, heights: Any, representative: Any = None, stand_in: Any = None) -> RemovalOrder:
+    """Return a stored removal order; files of earlier versions call its representatives `stand_in`."""
+    return RemovalOrder(removed, heights, stand_in if representative is None else representative)

@@ -20,7 +20,7 @@ from slimilar.graph.groups import ChannelGroup, Grouping
 from slimilar.graph.records import Trace
 from slimilar.planning.assemble import Answer
 from slimilar.planning.cost import CostModel
-from slimilar.similarity.removal_order import NOBODY, RemovalOrder
+from slimilar.similarity.removal_order import NO_REPRESENTATIVE, RemovalOrder
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -121,8 +121,8 @@ def renumber(order: RemovalOrder, units: Ints) -> RemovalOrder:
     """Return an order over positions in `units` as one over the units themselves."""
     if np.array_equal(units, np.arange(len(units))):
         return order
-    stand_in = np.where(order.stand_in >= 0, units[order.stand_in], NOBODY)
-    return RemovalOrder(units[order.removed], order.heights, stand_in)
+    representative = np.where(order.representative >= 0, units[order.representative], NO_REPRESENTATIVE)
+    return RemovalOrder(units[order.removed], order.heights, representative)
 
 
 def by_share(order: Ints, turn: int) -> RemovalOrder:
@@ -137,7 +137,7 @@ def by_share(order: Ints, turn: int) -> RemovalOrder:
     >>> by_share(np.array([2, 0, 1, 3]), turn=1).steps(0.5)
     2
     """
-    return RemovalOrder(order, staggered(len(order), turn), np.full(len(order), NOBODY))
+    return RemovalOrder(order, staggered(len(order), turn), np.full(len(order), NO_REPRESENTATIVE))
 
 
 def staggered(count: int, turn: int) -> Floats:
@@ -161,5 +161,7 @@ def by_rank(scores: Sequence[Floats | str], groups: Sequence[ChannelGroup]) -> l
     for g, end in zip(known, ends, strict=True):
         mine = rank[end - len(units[g]) : end]
         order = np.argsort(mine)
-        found[g] = RemovalOrder(units[g][order], mine[order] / len(pool), np.full(len(mine), NOBODY))
+        found[g] = RemovalOrder(
+            units[g][order], mine[order] / len(pool), np.full(len(mine), NO_REPRESENTATIVE)
+        )
     return found

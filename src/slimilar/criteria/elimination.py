@@ -22,7 +22,7 @@ from slimilar.criteria.base import Facts, Weights
 from slimilar.criteria.sensitivity import Scan
 from slimilar.graph.groups import ChannelGroup
 from slimilar.reconstruction.solvers import Elimination
-from slimilar.similarity.removal_order import NOBODY, RemovalOrder
+from slimilar.similarity.removal_order import NO_REPRESENTATIVE, RemovalOrder
 
 Floats = NDArray[np.float64]
 
@@ -58,4 +58,4 @@ class Span:
 
 
 def _order(found: Elimination, heights: Floats) -> RemovalOrder:
-    return RemovalOrder(found.removed, heights, np.full(len(heights), NOBODY))
+    return RemovalOrder(found.removed, heights, np.full(len(heights), NO_REPRESENTATIVE))

@@ -16,7 +16,7 @@ def untied(orders: Sequence[RemovalOrder]) -> tuple[RemovalOrder, ...]:
 
     So a budget can be met step by step where a criterion finds no difference, as among channels that are always zero.
 
-    >>> a = RemovalOrder(removed=[0, 1], heights=[0.0, 0.0], stand_in=[-1, -1])
+    >>> a = RemovalOrder(removed=[0, 1], heights=[0.0, 0.0], representative=[-1, -1])
     >>> [order.heights.tolist() for order in untied([a, a])]
     [[0.0, 2e-12], [1e-12, 3e-12]]
     """
@@ -35,6 +35,6 @@ def untied(orders: Sequence[RemovalOrder]) -> tuple[RemovalOrder, ...]:
     ends = np.cumsum([0, *(len(o) for o in orders)])
     moved = np.where(heights < 1, heights + place, heights)
     return tuple(
-        o if np.array_equal(moved[a:b], o.heights) else RemovalOrder(o.removed, moved[a:b], o.stand_in)
+        o if np.array_equal(moved[a:b], o.heights) else RemovalOrder(o.removed, moved[a:b], o.representative)
         for o, a, b in zip(orders, ends[:-1], ends[1:], strict=True)
     )

@@ -93,7 +93,9 @@ def _introduce(out: Output, plan: Plan, test: Images) -> None:
 def _nearest(plan: Plan) -> str:
     """Name the two channels of the network that are most alike."""
     order, group = min(zip(plan.orders, plan.groups, strict=True), key=lambda pair: float(pair[0].heights[0]))
-    return f"The two most similar are channels {order.removed[0]} and {order.stand_in[0]} of {group.name}."
+    return (
+        f"The two most similar are channels {order.removed[0]} and {order.representative[0]} of {group.name}."
+    )
 
 
 @dataclass(frozen=True, eq=False)
