@@ -16,7 +16,7 @@ from slimilar.calibration.calibration_set import MAX_IMAGES, Progress, wants_syn
 from slimilar.calibration.synthesis import synthesize
 from slimilar.criteria import Criterion, Sight, Weights, automatic, facts, make
 from slimilar.criteria.base import check_needs, check_training, phases_of
-from slimilar.errors import InvalidInput, VerificationError
+from slimilar.errors import InvalidInput
 from slimilar.graph.groups import ChannelGroup, Frozen, Residual
 from slimilar.graph.reasons import FreezeKind
 from slimilar.graph.structure import Structure
@@ -31,10 +31,9 @@ from slimilar.reconstruction.apply import (
 )
 from slimilar.similarity.linkage import Linkage
 from slimilar.similarity.removal_order import Cluster, RemovalOrder
+from slimilar.surgery.fault import verified
 from slimilar.surgery.probe import find_structure
-from slimilar.surgery.retrace import Mismatch, retrace
 from slimilar.surgery.rewrite import Kept, Surgery, operate, surgery
-from slimilar.surgery.verify import verify as compare
 from slimilar.utils.modules import check_model, named_modules, named_tensors
 from slimilar.utils.pytree import Example
 from slimilar.utils.suggestions import choose
@@ -216,14 +215,14 @@ def apply(
     model = check_model(model)
     how = settle(choose(substitute, SUBSTITUTES, "substitute"), model, example, plan)
     done, small = _operated(model, plan.structure, cut.mask)
-    error = _verified(model, small, example, plan.structure, cut.mask) if verify else None
+    error = verified(model, small, example, plan.structure, cut.mask) if verify else None
     result = Result(small, cut, plan, done, error)
     if how == "none" or cut.mask.all():
         return result
     made = substituted(model, example, plan, cut, how, calibration, seed, progress)
     if verify and made.cut is not cut:  # consumers chose other channels
         plain = operate(model, surgery(plan.structure.trace, plan.structure.grouping, made.cut.mask))
-        error = _verified(model, plain, example, plan.structure, made.cut.mask)
+        error = verified(model, plain, example, plan.structure, made.cut.mask)
     done = _remember(model, made.model, made.surgery)
     cut = replace(made.cut, cost=count(made.model, example)) if done.biases else made.cut
     return Result(made.model, cut, plan, done, error, how)
@@ -270,7 +269,7 @@ def remove_channels(
             )
     _, small = _operated(model, structure, mask)
     if verify:
-        _verified(model, small, example, structure, mask)
+        verified(model, small, example, structure, mask)
     return small
 
 
@@ -399,38 +398,3 @@ def _plan(
             groups.append(group)
             orders.append(answer)
     return Plan(tuple(groups), tuple(frozen), Orders(orders), structure, costs, least, criterion.name)
-
-
-# --- verification ---------------------------------------------------------------------------------------------
-
-
-def _verified(
-    model: nn.Module, small: nn.Module, example: Example, structure: Structure, mask: Kept
-) -> float:
-    """Compare with the masked original; on a mismatch name the group at fault."""
-    try:
-        return compare(model, small, example, structure.trace, structure.grouping, mask)
-    except Exception as error:
-        at_fault = _at_fault(model, example, structure, mask)
-        detail = str(error) if isinstance(error, VerificationError) else f"the smaller model raised: {error}"
-        raise VerificationError(
-            f"{detail}; at fault: {at_fault}. Exclude it (exclude=[...]) and report the model, please"
-        ) from error
-
-
-def _at_fault(model: nn.Module, example: Example, structure: Structure, mask: Kept) -> str:
-    """Return the first group whose removal alone does not keep the channels in their place."""
-    for start, group in zip(structure.grouping.offsets, structure.grouping.groups, strict=True):
-        alone = np.ones_like(mask)
-        alone[start : start + group.width] = mask[start : start + group.width]
-        if alone.all():
-            continue
-        try:
-            retrace(model, example, structure, alone)
-            only = operate(model, surgery(structure.trace, structure.grouping, alone))
-            compare(model, only, example, structure.trace, structure.grouping, alone)
-        except Mismatch as fault:
-            return f"group {group.name} ({fault.fact})"
-        except Exception:
-            return f"group {group.name}"
-    return "the groups together"
