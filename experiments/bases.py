@@ -19,12 +19,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from experiments.progress import show_progress
 from experiments.provenance import commit
 from slimilar.data import cifar
 from slimilar.errors import DataError
 from slimilar.models import VGG, PreResNet
-from slimilar.models.checkpoints import load_state
-from slimilar.train import Progress, Recipe, TrainingSettings, evaluate, recipe, train
+from slimilar.models.checkpoints import half_precision, load_state, single_precision
+from slimilar.train import Recipe, TrainingSettings, evaluate, recipe, train
 from slimilar.utils.atomic import replacing, write_text
 from slimilar.utils.provenance import hardware, versions
 from slimilar.utils.suggestions import choose
@@ -63,8 +64,7 @@ def load_base(name: str, runs: Path = RUNS) -> nn.Module:
     for folder in (FOLDER, runs):
         file = folder / f"{name}.safetensors"
         if file.is_file():
-            state = {k: v.float() if v.is_floating_point() else v for k, v in load_file(file).items()}
-            return load_state(base.build(), state).eval()
+            return load_state(base.build(), single_precision(load_file(file))).eval()
     raise DataError(f"{name} has not been trained yet; run: python -m experiments.bases {name} --data FOLDER")
 
 
@@ -76,13 +76,9 @@ def make(name: str, data: Path, runs: Path = RUNS) -> Path:
     torch.manual_seed(SEED)
     result = train(
         base.build(), images, base.recipe, test=test, folder=runs / name, resume=True,
-        settings=TrainingSettings(seed=SEED, save_every=100), progress=_show,
+        settings=TrainingSettings(seed=SEED, save_every=100), progress=show_progress,
     )  # fmt: skip
-    state = {
-        k: (v.half() if v.ndim > 1 else v).contiguous()
-        for k, v in result.model.state_dict().items()
-        if not k.endswith("num_batches_tracked")
-    }
+    state = half_precision(result.model)
     size = sum(v.numel() * v.element_size() for v in state.values())
     file = (FOLDER if size < SHIPPED else runs) / f"{name}.safetensors"
     with replacing(file) as unfinished:
@@ -104,14 +100,6 @@ def make(name: str, data: Path, runs: Path = RUNS) -> Path:
     write_text(FOLDER / f"{name}.json", json.dumps(record, indent=1) + "\n")
     print(f"{name}: {score.accuracy:.2%} of {score.images} test images, {file}")
     return file
-
-
-def _show(event: Progress) -> None:
-    line = f"epoch {event.epoch}/{event.epochs} step {event.step}/{event.steps} loss {event.loss:.4f}"
-    line += f" accuracy {event.accuracy:.4f} {event.images_per_second:.0f} images/s"
-    if event.test_accuracy is not None:
-        line += f" | test {event.test_accuracy:.4f}"
-    print(line, flush=True)
 
 
 def main() -> None:

@@ -74,6 +74,20 @@ def load_state(model: nn.Module, state: State) -> nn.Module:
     return model
 
 
+def half_precision(model: nn.Module) -> State:
+    """Return the weights of a network with kernels in half precision, without the step counters of batch norms."""
+    return {
+        name: (tensor.half() if tensor.ndim > 1 else tensor).contiguous()
+        for name, tensor in model.state_dict().items()
+        if not name.endswith("num_batches_tracked")
+    }
+
+
+def single_precision(state: State) -> State:
+    """Return weights in float32, as `half_precision` found them but for rounding."""
+    return {name: t.float() if t.is_floating_point() else t for name, t in state.items()}
+
+
 def _read(file: Path) -> State:
     try:
         return load_file(file)
