@@ -48,6 +48,24 @@ def labelled_batches(
     >>> len(x), [found.tolist() for found in y]
     (1, [[0, 1, 2, 3]])
     """
+    images, beside = checked_images(calibration, labels, example, most)
+    size = min(size, len(images))
+    return full_batches(images, size), None if beside is None else full_batches(beside, size)
+
+
+def full_batches(rows: Tensor, size: int) -> list[Tensor]:
+    """Return batches of `size` rows; those that do not fill a last batch are left out.
+
+    >>> [batch.tolist() for batch in full_batches(torch.arange(5), 2)]
+    [[0, 1], [2, 3]]
+    """
+    return list(rows[: len(rows) // size * size].split(size))
+
+
+def checked_images(
+    calibration: Any, labels: Tensor | None, example: Example, most: int | None = None
+) -> tuple[Tensor, Tensor | None]:
+    """Return all images, at most so many, in one tensor of the example's shape and dtype, and their labels or None."""
     images, beside = gather(calibration, most)
     if labels is not None:
         beside = check_labels(labels)
@@ -55,6 +73,7 @@ def labelled_batches(
             raise InvalidInput(
                 f"labels must be one for each of the {len(images)} calibration images, got {len(beside)}"
             )
+        beside = beside[: len(images)]
     wanted = list(tensors_in(arguments(example)))
     if len(wanted) != 1:
         raise InvalidInput(f"calibration needs a model with one tensor as input, got {len(wanted)}")
@@ -67,10 +86,7 @@ def labelled_batches(
         raise InvalidInput(f"calibration images must be floating point and normalised, got {images.dtype}")
     if not bool(torch.isfinite(images).all()):
         raise InvalidInput("calibration images must be finite, got NaN or infinity")
-    size = min(size, len(images))
-    whole = len(images) // size * size
-    batches = list(images[:whole].to(wanted[0].dtype).split(size))
-    return batches, None if beside is None else list(beside[:whole].split(size))
+    return images.to(wanted[0].dtype), beside
 
 
 def check_labels(labels: Any) -> Tensor:

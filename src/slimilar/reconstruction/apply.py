@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,32 +11,23 @@ import numpy as np
 from torch import nn
 
 from slimilar.calibration.batches import AFFORDED, batch_size, to_batches
+from slimilar.calibration.calibration_set import MAX_IMAGES, Progress
 from slimilar.calibration.consumers import ConsumerLayer, find_consumers
 from slimilar.calibration.flips import with_flips
 from slimilar.calibration.replay import Program, record
 from slimilar.errors import InvalidInput
-from slimilar.graph.tracer import name_of
+from slimilar.graph.recorder import name_of
+from slimilar.graph.structure import Structure
 from slimilar.planning.plan import Budget, Cut, Plan, parse_budget
 from slimilar.reconstruction.least_squares import Exchange, Settings
 from slimilar.reconstruction.reconstruct import rebuild
 from slimilar.reconstruction.reconstruct import substitute as stand_in
 from slimilar.similarity.removal_order import Cluster
-from slimilar.surgery.retrace import Structure
 from slimilar.surgery.rewrite import Kept, Surgery, surgery
 from slimilar.utils.modules import named_tensors
 from slimilar.utils.pytree import Example, map_tensors
 
 SUBSTITUTES = ("auto", "none", "merge", "mean", "linear")
-Progress = Callable[[str, int, int], None]  # what is being done, steps done, steps in all
-
-MAX_IMAGES = 1024  # no more are looked at
-
-
-def wants_synthesis(calibration: Any) -> bool:
-    """Tell whether images are to be made from the network itself."""
-    if isinstance(calibration, str) and calibration != "synthesize":
-        raise InvalidInput(f'calibration must be images or "synthesize", got {calibration!r}')
-    return isinstance(calibration, str)
 
 
 def program_of(model: nn.Module, example: Example, structure: Structure, size: int) -> Program:
