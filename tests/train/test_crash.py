@@ -143,7 +143,7 @@ def test_a_checkpoint_cut_short(tmp_path, size):
     content = (tmp_path / LAST).read_bytes()
     (tmp_path / LAST).write_bytes(content[:size])
     with pytest.raises(
-        TrainingError, match=r"last.safetensors must be a checkpoint .* delete it to start anew"
+        TrainingError, match=r"last.safetensors must be a checkpoint .* delete it to start again"
     ):
         train(network(), digits(0, 64), RECIPE, folder=tmp_path, settings=QUIET, resume=True)
 

@@ -52,7 +52,7 @@ def _place(name: str, path: str | Path | None) -> Path:
     chosen = path if path is not None else os.environ.get("SLIMILAR_DATA")
     if not chosen:
         raise DataError(
-            f"the place of {name} is not known; pass path= (a .npz file or a folder) "
+            f"{name} must be found somewhere, but no path was given; pass path= (a .npz file or a folder) "
             "or set the environment variable SLIMILAR_DATA to the folder"
         )
     return Path(chosen).expanduser()
@@ -68,7 +68,7 @@ def _from_npz(file: Path, split: Split) -> tuple[Any, Any, tuple[str, ...]]:
         raise DataError(f"{file} must be a .npz file, but there is none; check the path") from None
     except KeyError as error:
         raise DataError(
-            f"{file} must hold x_{split} and y_{split}, but {error}; make the file anew"
+            f"{file} must hold x_{split} and y_{split}, but {error}; create the file again"
         ) from None
     except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
         raise DataError(

@@ -1,7 +1,7 @@
 """Published checkpoints and the networks they belong to.
 
-The weights are not part of the package. A checkpoint is looked for as ``<name>.safetensors`` in the folder
-that is passed, or that the environment variable SLIMILAR_DATA names.
+The weights are not part of the package. A checkpoint is ``<name>.safetensors`` in the folder
+that is passed, or in the one that the environment variable SLIMILAR_DATA names.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ State = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """How to build the network of a file, to read its names, and to feed it; with its published accuracy."""
+    """How to build the network of a file, rename its weights and normalise its input; its published accuracy."""
 
     build: Callable[[], nn.Module]
     normalisation: Normalisation
@@ -54,7 +54,9 @@ def pretrained(name: str, folder: str | Path | None = None) -> Pretrained:
     name = choose(name, list(CHECKPOINTS), "checkpoint")
     place = folder if folder is not None else os.environ.get("SLIMILAR_DATA")
     if not place:
-        raise DataError(f"the place of {name} is not known; pass folder= or set SLIMILAR_DATA to the folder")
+        raise DataError(
+            f"{name} must be found somewhere, but no folder was given; pass folder= or set SLIMILAR_DATA to the folder"
+        )
     entry = CHECKPOINTS[name]
     state = entry.convert(_read(Path(place).expanduser() / f"{name}.safetensors"))
     return Pretrained(load_state(entry.build(), state).eval(), entry.normalisation, entry.dataset)
@@ -128,7 +130,7 @@ def caffe_resnet50() -> Any:
 
 
 def _blue_green_red(state: State) -> State:
-    """Turn the first kernels round, so that the network reads red, green, blue like all the others."""
+    """Reverse the input channels of the first convolution, from blue, green, red to red, green, blue."""
     return {**state, "conv1.weight": state["conv1.weight"].flip(1)}
 
 
