@@ -1,8 +1,8 @@
-"""Networks that have to be trained before they can be pruned, because nobody has published them.
+"""Base networks that have no published checkpoint and are trained here before they are pruned.
 
     python -m experiments.bases NAME... --data FOLDER [--runs runs/bases]
 
-A killed training goes on where it was. The weights (kernels in half precision) go to ``experiments/bases/``
+A killed training is resumed. The weights (kernels in half precision) go to ``experiments/bases/``
 where they are small, else they stay in the folder of runs; how they were made goes to ``NAME.json`` beside them.
 """
 
@@ -33,7 +33,7 @@ from slimilar.utils.suggestions import choose
 SEED = 0
 FOLDER = Path(__file__).parent / "bases"
 RUNS = Path("runs/bases")
-SHIPPED = 3_000_000  # bytes; what is larger is made anew by whoever wants it
+SHIPPED = 3_000_000  # bytes; larger ones are not committed
 
 
 @dataclass(frozen=True)
@@ -69,7 +69,7 @@ def load_base(name: str, runs: Path = RUNS) -> nn.Module:
 
 
 def make(name: str, data: Path, runs: Path = RUNS) -> Path:
-    """Train a base network, or go on with it; write weights and record, and return where the weights are."""
+    """Train a base network, or resume its training; write weights and record, and return the path of the weights."""
     base = BASES[choose(name, list(BASES), "base")]
     images, test = (cifar(base.dataset, split, data) for split in ("train", "test"))
     running = commit()  # asked now: it may change during a long training

@@ -3,7 +3,7 @@
     python -m experiments.demo_network --data FOLDER --out runs/demo          # FOLDER holds cifar10.npz
     python -m experiments.demo_network --data FOLDER --out runs/demo --ship   # and put it into the package
 
-A killed run goes on where it was when started again. With ``--ship`` the weights (kernels in half precision), 1,000
+A killed run is resumed. With ``--ship`` the weights (kernels in half precision), 1,000
 test images, 256 training images, and ``network.json`` (command, seed, versions, hardware, and the accuracy
 of the shipped weights on all 10,000 test images) go to ``src/slimilar/data/demo_assets``.
 """

@@ -12,7 +12,7 @@ from slimilar.data import (
 from slimilar.errors import InvalidInput
 
 
-def test_demo_pictures_are_cifars():
+def test_demo_images_are_cifars():
     test, train = demo_images("test"), demo_images("train")
     assert test.labels.bincount().tolist() == [100] * 10
     assert len(train) == 256

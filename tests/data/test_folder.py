@@ -66,7 +66,7 @@ def test_a_class_folder_missing_in_the_test_set(folder, tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"no image at all", None])
-def test_a_corrupt_picture_is_named(folder, content):
+def test_a_corrupt_image_is_named(folder, content):
     broken = next((folder / "1").iterdir())
     broken.write_bytes(broken.read_bytes()[:200] if content is None else content)
     data = image_folder(folder, size=8)
@@ -84,7 +84,7 @@ def test_folders_that_are_not_there(tmp_path):
         unlabelled(tmp_path)
 
 
-def test_unlabelled_takes_pictures_evenly(folder):
+def test_unlabelled_takes_images_evenly(folder):
     images = unlabelled(folder, size=12, limit=3)
     assert images.tensor().shape == (3, 3, 12, 12)
     everything = image_folder(folder, size=12).batch(torch.arange(9))[0]

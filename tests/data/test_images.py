@@ -26,7 +26,7 @@ def cropped_one_by_one(images, draws, padding, flip):
         top, left = int(down * (2 * padding + 1)), int(right * (2 * padding + 1))
         part = padded[top : top + height, left : left + width]
         if flip and mirror >= 0.5:
-            # The window is mirrored in place: its columns are read from right to left.
+            # The window is flipped in place: its columns are read from right to left.
             part = part[:, ::-1]
         result.append(part)
     return torch.from_numpy(np.stack(result))
@@ -45,11 +45,11 @@ def test_crop_and_flip_equals_one_by_one(count, height, width, channels, padding
     assert torch.equal(crop_and_flip(images, draws, padding, flip), expected)
 
 
-def test_crop_reaches_every_shift_and_both_mirrors():
+def test_crop_reaches_every_shift_and_both_flips():
     draws = torch.rand(20_000, 5)
     image = torch.arange(1, 5, dtype=torch.uint8).view(1, 2, 2, 1).expand(20_000, 2, 2, 1)
     found = crop_and_flip(image, draws, 1).view(-1, 4).unique(dim=0)
-    assert len(found) == 18  # 3 x 3 shifts, each mirrored or not; all of them look different here
+    assert len(found) == 18  # 3 x 3 shifts, each flipped or not; all of them differ here
 
 
 def test_normalisation():
@@ -63,7 +63,7 @@ def test_normalisation():
     assert got.is_contiguous(memory_format=torch.channels_last)
 
 
-def test_pictures_without_draws_are_untouched():
+def test_images_without_draws_are_untouched():
     dataset = digits(0, 10)
     images, labels = dataset.batch(torch.tensor([3, 7]))
     assert torch.equal(images, dataset.tensor()[[3, 7]])

@@ -103,7 +103,7 @@ def test_preresnet_stream_is_read_by_batch_norms_only():
     assert type(block.bn1) is nn.BatchNorm2d
 
 
-def test_padded_shortcut_is_the_picture_between_zeros():
+def test_padded_shortcut_is_the_image_between_zeros():
     shortcut = ResNet(20).layer2[0].shortcut
     x = torch.randn(1, 16, 8, 8)
     y = shortcut(x)
