@@ -12,7 +12,7 @@ from slimilar.graph.assumptions import Assumptions
 from slimilar.graph.grouping import find_groups
 from slimilar.graph.structure import Structure
 from slimilar.graph.tracing import trace
-from slimilar.surgery.fault import verified
+from slimilar.surgery.fault import verify_rewrite
 from slimilar.surgery.rewrite import operate, surgery
 
 X = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(0))
@@ -49,7 +49,7 @@ def test_the_group_that_does_not_hold_alone_is_named() -> None:
     kept[list(structure.grouping.offsets)] = True  # one unit of each group stays
     small = operate(net, surgery(structure.trace, structure.grouping, kept))
     with pytest.raises(VerificationError, match=r"at fault: group b \(shape .* is invalid"):
-        verified(net, small, X, structure, kept)
+        verify_rewrite(net, small, X, structure, kept)
 
 
 def test_what_holds_returns_the_error() -> None:
@@ -57,4 +57,4 @@ def test_what_holds_returns_the_error() -> None:
     structure = structure_without_probing(net)
     kept = np.array([True, False, True, False])
     small = operate(net, surgery(structure.trace, structure.grouping, kept))
-    assert verified(net, small, X, structure, kept) < 1e-5
+    assert verify_rewrite(net, small, X, structure, kept) < 1e-5

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from torch import nn
 
-from slimilar.errors import VerificationError
+from slimilar.errors import Option, VerificationError
 from slimilar.graph.structure import Structure
 from slimilar.surgery.retrace import Mismatch, retrace
 from slimilar.surgery.rewrite import Kept, operate, surgery
@@ -13,15 +13,19 @@ from slimilar.surgery.verify import verify
 from slimilar.utils.pytree import Example
 
 
-def verified(model: nn.Module, small: nn.Module, example: Example, structure: Structure, kept: Kept) -> float:
+def verify_rewrite(
+    model: nn.Module, small: nn.Module, example: Example, structure: Structure, kept: Kept
+) -> float:
     """Compare a smaller model with the masked original; on a mismatch name the group at fault."""
     try:
         return verify(model, small, example, structure.trace, structure.grouping, kept)
     except Exception as error:
         detail = str(error) if isinstance(error, VerificationError) else f"the smaller model raised: {error}"
+        leave_out = Option("exclude", "NAME", "exclude=[...]")
         raise VerificationError(
-            f"{detail}; at fault: {_at_fault(model, example, structure, kept)}. "
-            "Exclude it (exclude=[...]) and report the model, please"
+            f"{detail}; at fault: {_at_fault(model, example, structure, kept)}. Exclude it (",
+            leave_out,
+            ") and report the model, please",
         ) from error
 
 
