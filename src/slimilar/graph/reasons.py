@@ -33,7 +33,7 @@ class Reason:
 
 
 MODEL_OUTPUT = Reason(FreezeKind.MODEL_OUTPUT, "model output")
-RESIDUAL_STREAM = Reason(FreezeKind.RESIDUAL_STREAM, 'residual stream (pruned by residual="joint")')
+RESIDUAL_STREAM = Reason(FreezeKind.RESIDUAL_STREAM, 'residual stream (pruned in residual mode "joint")')
 LAST_OF_SPLIT = Reason(FreezeKind.LAST_CHANNEL, "the last of its part of a split")
 LAST_OF_LAYER = Reason(FreezeKind.LAST_CHANNEL, "the last of its layer")
 
