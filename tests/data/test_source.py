@@ -30,5 +30,5 @@ def test_samples_draw_the_same_numbers_for_the_same_draws():
 
 
 def test_samples_that_are_no_pairs():
-    with pytest.raises(DataError, match=r"sample 1 must be a \(image, label\) pair"):
+    with pytest.raises(DataError, match=r"sample 1 must be an \(image, label\) pair"):
         DatasetSource(TensorDataset(torch.zeros(4, 1, 2, 2))).batch(torch.tensor([1]))
