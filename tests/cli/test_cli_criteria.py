@@ -97,7 +97,7 @@ def test_folders_by_class_are_labels(classes, tmp_path, inside):
     images = image_folder(classes, size=32, normalisation=RAW)
     assert found == by_hand(*images.batch(torch.arange(len(images))))
     plain = ["--criterion", "similarity-images", "--calibrate", place, "--normalise", "raw", *PLAIN]
-    assert answer("prune", DEMO, *plain, "-o", tmp_path / "out")["criterion"] == "similarity-images"
+    assert answer("prune", DEMO, *plain, "-o", tmp_path / "plain")["criterion"] == "similarity-images"
 
 
 def test_folders_that_are_no_classes_are_not_taken_for_labels(classes, tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -22,9 +23,12 @@ from slimilar.cli.commands import (
     inspect_file,
     prune,
     reproduce,
+    run,
     train,
 )
+from slimilar.cli.destination import file_for
 from slimilar.cli.error_handling import Debugging, guarded, report
+from slimilar.cli.log import start_log
 from slimilar.cli.renamed_options import Command
 
 __all__ = ["app", "main"]
@@ -46,7 +50,7 @@ app = typer.Typer(
 
 _PANELS: dict[str, list[Callable[..., None]]] = {
     "Start here": [demo.demo],
-    "Prune": [analyze.analyze, explore.explore, prune.prune],
+    "Prune": [analyze.analyze, explore.explore, prune.prune, run.run],
     "Train and measure": [train.train, finetune.finetune, evaluate.evaluate, bench.bench],
     "Compare": [compare.compare, criteria.criteria, reproduce.reproduce],
     "Files": [export.export, inspect_file.inspect],
@@ -68,16 +72,40 @@ def _root(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the stack trace of an error.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Show every stage of the work, with the time.")
+    ] = False,
+    log: Annotated[
+        Path | None,
+        typer.Option("--log", help="Also append everything that is shown to a file.", metavar="FILE"),
+    ] = None,
 ) -> None:
     Debugging.wanted = debug
+    start_log(verbose, None if log is None else file_for(log, "--log"))
+
+
+def _general_first(words: list[str]) -> list[str]:
+    """Return the words of a command line with the options of the program before those of the command.
+
+    >>> _general_first(["prune", "m", "--log", "a.log", "--debug"])
+    ['--log', 'a.log', '--debug', 'prune', 'm']
+    """
+    general: list[str] = []
+    rest: list[str] = []
+    waiting = iter(words)
+    for word in waiting:
+        if word == "--log":
+            general += [word, *([following] if (following := next(waiting, None)) is not None else [])]
+        elif word in ("--debug", "--verbose", "-v") or word.startswith("--log="):
+            general.append(word)
+        else:
+            rest.append(word)
+    return general + rest
 
 
 def main() -> None:
-    """Run the command line; `--debug` may stand anywhere."""
-    words = sys.argv[1:]
-    if "--debug" in words:
-        words = ["--debug", *(word for word in words if word != "--debug")]
+    """Run the command line; --debug, --verbose and --log may stand anywhere."""
     try:
-        app(words)
+        app(_general_first(sys.argv[1:]))
     except KeyboardInterrupt as error:  # before or after the command itself
         sys.exit(report(error))

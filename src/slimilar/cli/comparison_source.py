@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from slimilar.cli.images import labelled
+from slimilar.cli.images import ImageReader
 from slimilar.cli.model_source import open_model
+from slimilar.cli.output import Output
+from slimilar.cli.preprocessing_options import PreprocessingOptions
 from slimilar.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
     from slimilar.comparison import Subject
     from slimilar.data import ImageFiles, Images
 
@@ -29,7 +28,7 @@ class ComparisonSource:
     shapes: tuple[str, ...]
     base: str | None
     data: str
-    normalise: str
+    preprocessing: PreprocessingOptions
     train: int | None
     test: int | None
     held_out: int | None
@@ -44,9 +43,10 @@ def _open(source: ComparisonSource) -> Subject:
     from slimilar.comparison import Subject
 
     opened = open_model(source.model, source.weights, source.shapes, source.base)
-    train = labelled(opened, source.data, "train", None, source.normalise)
+    reader = ImageReader(Output(quiet=True), opened, source.preprocessing)
+    train = reader.labelled(source.data, "train")
     if source.held_out is None:
-        test = labelled(opened, source.data, "test", None, source.normalise)
+        test = reader.labelled(source.data, "test")
     else:
         train, test = _split(train, source.held_out)
     parts = _evenly(train, source.train), _evenly(test, source.test)
@@ -59,7 +59,7 @@ def _evenly(images: Labelled, count: int | None) -> Labelled:
         return images
     import torch
 
-    return _at(images, torch.arange(count) * len(images) // count)
+    return images.at(torch.arange(count) * len(images) // count)
 
 
 def _split(images: Labelled, count: int) -> tuple[Labelled, Labelled]:
@@ -70,14 +70,4 @@ def _split(images: Labelled, count: int) -> tuple[Labelled, Labelled]:
         raise InvalidInput(f"--held-out must leave some of the {len(images)} training images, got {count}")
     out = torch.zeros(len(images), dtype=torch.bool)
     out[torch.arange(count) * len(images) // count] = True
-    return _at(images, (~out).nonzero()[:, 0]), _at(images, out.nonzero()[:, 0])
-
-
-def _at(images: Labelled, places: Tensor) -> Labelled:
-    """Return the images at some places."""
-    from slimilar.data import ImageFiles
-
-    labels = images.labels[places]
-    if isinstance(images, ImageFiles):
-        return dataclasses.replace(images, files=tuple(images.files[i] for i in places), labels=labels)
-    return dataclasses.replace(images, images=images.images[places], labels=labels)
+    return images.at((~out).nonzero()[:, 0]), images.at(out.nonzero()[:, 0])

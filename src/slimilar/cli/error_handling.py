@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import errno
 import functools
+import os
+import sys
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
 import typer
 
+from slimilar.cli.log import LOG, SHOWN
 from slimilar.cli.output import console, escape
 from slimilar.errors import InvalidInput, Option, SlimilarError
 
@@ -41,7 +44,10 @@ def guarded(command: Callable[P, T]) -> Callable[P, T]:
         except typer.Exit:
             raise
         except (Exception, KeyboardInterrupt) as error:
-            if Debugging.wanted or getattr(error, "errno", None) == errno.EPIPE:
+            if getattr(error, "errno", None) == errno.EPIPE:  # the reader has seen enough, as in `| head`
+                sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (the interpreter flushes it when it exits)
+                raise typer.Exit(0) from None
+            if Debugging.wanted:
                 raise
             raise typer.Exit(report(error)) from None
 
@@ -51,15 +57,21 @@ def guarded(command: Callable[P, T]) -> Callable[P, T]:
 def report(error: BaseException) -> int:
     """Print what went wrong and return the exit code for it."""
     if isinstance(error, KeyboardInterrupt):
-        return _print("stopped", STOPPED)
+        return _print(str(error) or "stopped", STOPPED)
     if isinstance(error, SlimilarError):
         return _print(error.message(as_typed), MISUSED if isinstance(error, InvalidInput) else FAILED)
     if isinstance(error, OSError):
-        return _print(str(error), FAILED)
+        return _print(_told(error), FAILED)
     _print(f"{type(error).__name__}: {error}", FAILED)
     return _print(
         "this should not happen: run it again with --debug and report what it shows, please", FAILED
     )
+
+
+def _told(error: OSError) -> str:
+    """Return what the system refused, without its numbers."""
+    where = f"{error.filename} cannot be used" if error.filename else "the system refused"
+    return f"{where}: {error.strerror or error}; check the path and its permissions"
 
 
 def as_typed(option: Option) -> str:
@@ -73,5 +85,6 @@ def as_typed(option: Option) -> str:
 
 
 def _print(text: str, code: int) -> int:
+    LOG.log(SHOWN, text)
     console(stderr=True).print(f"[red]slimilar:[/] {escape(text)}")
     return code

@@ -3,88 +3,163 @@
 from __future__ import annotations
 
 import zipfile
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from slimilar.cli.model_source import OpenedModel
+from slimilar.cli.output import Output, escape
+from slimilar.cli.preprocessing_options import PreprocessingOptions
 from slimilar.errors import DataError, InvalidInput
+from slimilar.utils.wording import listed
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from slimilar.data import ImageFiles, Images, Normalisation
+    from slimilar.data import ImageFiles, Images, Normalisation, Preprocessing
 
-NORMALISATIONS = ("auto", "raw", "imagenet", "cifar10", "cifar100")
 _ARRAYS = {"x_train": "y_train", "images": "labels", "x": "y", "pictures": "labels", "arr_0": "arr_1"}
+FEW = 128  # calibration images: fewer fit the reconstruction badly
 
 
-def normalisation(name: str, opened: OpenedModel) -> Normalisation | None:
-    """Return what the user asked for, or what the model is known to expect; None for the dataset's own."""
-    from slimilar.data.cifar import NORMALISATIONS as CIFAR
-    from slimilar.data.folder import IMAGENET
-    from slimilar.data.images import RAW
-    from slimilar.utils.suggestions import choose
+class CalibrationImages(NamedTuple):
+    """Images for calibration, ready for the network, their labels (-1: not known), and how they were prepared."""
 
-    chosen = choose(name, NORMALISATIONS, "normalise")
-    return opened.normalisation if chosen == "auto" else {"raw": RAW, "imagenet": IMAGENET, **CIFAR}[chosen]
+    images: Tensor
+    labels: Tensor
+    preprocessing: Preprocessing | None
 
-
-def labelled(
-    opened: OpenedModel, what: str, split: Literal["train", "test"], limit: int | None, normalise: str
-) -> Images | ImageFiles:
-    """Return images with labels, as a model expects them."""
-    from slimilar.data import dataset
-
-    size = opened.shapes[0][-1]
-    found = dataset(what, split, size=size, normalisation=normalisation(normalise, opened))
-    return found if limit is None else found.first(limit)
+    def as_argument(self, labels: bool) -> Any:
+        """Return them as `slimilar.analyze` takes them: with labels, as one batch."""
+        return [(self.images, self.labels)] if labels else self.images
 
 
-def calibration(
-    opened: OpenedModel, what: str | None, limit: int, normalise: str, labels: bool = False
-) -> Any:
-    """Return images for calibration: of a folder, a .npz file, a dataset; or "synthesize".
+@dataclass(frozen=True, eq=False)
+class ImageReader:
+    """Reads images as a model expects them, and says what is done to them."""
 
-    With `labels` it is one batch of (images, labels), as `slimilar.pipeline` takes it.
-    """
-    if what is None or what == "synthesize":
-        return what
-    path = Path(what).expanduser()
-    if path.is_dir():
-        found = _folder(path, opened, limit, normalise, labels)
-    elif path.suffix == ".npz" and not path.stem.startswith("cifar"):
-        found = _arrays(path, opened, limit, normalise, labels)
-    else:
-        found = _all(labelled(opened, what, "train", limit, normalise))
-    return [found] if labels else found[0]
+    out: Output
+    opened: OpenedModel
+    options: PreprocessingOptions
 
+    def labelled(
+        self, what: str, split: Literal["train", "test"], limit: int | None = None
+    ) -> Images | ImageFiles:
+        """Return images with labels; files that cannot be read are left out and listed."""
+        from slimilar.data import ImageFiles, dataset
 
-def _all(dataset: Images | ImageFiles) -> tuple[Tensor, Tensor]:
-    import torch
+        found = dataset(what, split)
+        found = found if limit is None else found.first(limit)
+        if isinstance(found, ImageFiles):
+            found = self._readable(found.prepared(self._preprocessing()))
+        else:
+            found = found.normalised(self._normalisation(found.normalisation))
+        self.out.note(f"{split} images: {len(found)} of {escape(what)}; {self._how(found)}")
+        return found
 
-    images, labels = dataset.batch(torch.arange(len(dataset)))
-    return images.contiguous(), labels
+    def calibration(self, what: str, limit: int, labels: bool = False) -> CalibrationImages:
+        """Return images for calibration: of a folder, a .npz file or a dataset."""
+        path = Path(what).expanduser()
+        if path.is_dir():
+            found = self._folder(path, limit, labels)
+        elif path.suffix == ".npz" and not path.stem.startswith("cifar"):
+            found = self._arrays(path, limit, labels)
+        else:
+            found = self._all(self.labelled(what, "train", limit))
+        self._say_count(what, len(found.images))
+        return found
 
+    def preprocessing(self, images: Images | ImageFiles | None = None) -> Preprocessing | None:
+        """Return the preprocessing to save with a model that was shown some images; None where it is not known."""
+        from slimilar.data import ImageFiles
 
-def _folder(
-    path: Path, opened: OpenedModel, limit: int, normalise: str, labels: bool
-) -> tuple[Tensor, Tensor]:
-    """Return images of a folder, taken evenly; of a dataset's folder, those to train on."""
-    import torch
+        if isinstance(images, ImageFiles):
+            return images.preprocessing
+        if images is not None:
+            return replace(self._preprocessing(), normalisation=images.normalisation)
+        asked = self.options != PreprocessingOptions() or self.opened.preprocessing is not None
+        return self._preprocessing() if asked else None
 
-    from slimilar.data import image_folder, unlabelled
+    def _preprocessing(self) -> Preprocessing:
+        return self.options.preprocessing(self.opened)
 
-    wanted = normalisation(normalise, opened)
-    options: dict[str, Any] = {"size": opened.shapes[0][-1]}
-    options |= {} if wanted is None else {"normalisation": wanted}
-    place = path / "train" if (path / "train").is_dir() else path
-    if not labels:
-        return _all(unlabelled(place, limit=limit, **options))
-    found = image_folder(place, **options)
-    _check_classes(place, found, opened)
-    chosen = torch.linspace(0, len(found) - 1, min(limit, len(found))).round().long()
-    images, known = found.batch(chosen)
-    return images.contiguous(), known
+    def _normalisation(self, own: Normalisation) -> Normalisation:
+        """Return the normalisation that was asked for, or that the model is known to expect, or the dataset's own."""
+        known = self.opened.preprocessing
+        return self.options.normalisation() or (own if known is None else known.normalisation)
+
+    def _how(self, found: Images | ImageFiles) -> str:
+        from slimilar.data import ImageFiles
+
+        if isinstance(found, ImageFiles):
+            return found.preprocessing.described()
+        tall, wide = found.images.shape[1:3]
+        mean, std = (
+            " ".join(f"{n:.4g}" for n in row) for row in (found.normalisation.mean, found.normalisation.std)
+        )
+        return f"{tall}x{wide}: normalised with mean {mean}, std {std}"
+
+    def _readable(self, found: ImageFiles) -> ImageFiles:
+        with self.out.working("Checking the image files"):
+            sound, broken = found.readable()
+        if broken:
+            names = listed([str(file) for file in broken], most=5)
+            self.out.note(
+                f"{len(broken)} of {len(found)} image files cannot be read and are left out: {escape(names)}"
+            )
+        if not len(sound):
+            raise DataError(
+                f"there must be images that can be read, got none of {len(found)}: {broken[0]}, ..."
+            )
+        return sound
+
+    def _folder(self, path: Path, limit: int, labels: bool) -> CalibrationImages:
+        """Return images of a folder, taken evenly; of a dataset's folder, those to train on."""
+        import torch
+
+        from slimilar.data import image_folder
+        from slimilar.data.folder import unlabelled_files
+
+        place = path / "train" if (path / "train").is_dir() else path
+        found = image_folder(place) if labels else unlabelled_files(place, limit)
+        if labels:
+            _check_classes(place, found, self.opened)
+            found = found.at(torch.linspace(0, len(found) - 1, min(limit, len(found))).round().long())
+        found = self._readable(found.prepared(self._preprocessing()))
+        self.out.note(f"calibration images: {found.preprocessing.described()}")
+        return self._all(found)
+
+    def _arrays(self, path: Path, limit: int, labels: bool) -> CalibrationImages:
+        """Return the images of any .npz file: bytes (N, H, W, C), or floats that are ready for the network."""
+        import numpy as np
+        import torch
+
+        from slimilar.data.images import RAW
+
+        try:
+            with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as arrays:
+                found, known = _first_arrays(path, arrays, limit, labels)
+        except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
+            if isinstance(error, InvalidInput):
+                raise
+            raise DataError(f"{path} must be a whole .npz file without pickles, but: {error}") from error
+        if found.dtype != np.uint8:
+            return CalibrationImages(
+                torch.from_numpy(found).float(), torch.from_numpy(known), self.preprocessing()
+            )
+        how = replace(self._preprocessing(), normalisation=self._normalisation(RAW))
+        images = how.normalisation.apply(torch.from_numpy(found)).contiguous()
+        return CalibrationImages(images, torch.from_numpy(known), how)
+
+    def _all(self, dataset: Images | ImageFiles) -> CalibrationImages:
+        import torch
+
+        images, labels = dataset.batch(torch.arange(len(dataset)))
+        return CalibrationImages(images.contiguous(), labels, self.preprocessing(dataset))
+
+    def _say_count(self, what: str, count: int) -> None:
+        few = f"; that is few: {FEW} or more keep more accuracy" if count < FEW else ""
+        self.out.note(f"calibrating on {count} image{'s' * (count != 1)} of {escape(what)}{few}")
 
 
 def _check_classes(place: Path, found: ImageFiles, opened: OpenedModel) -> None:
@@ -98,29 +173,6 @@ def _check_classes(place: Path, found: ImageFiles, opened: OpenedModel) -> None:
             f"{place} must hold one folder for each of the {scores.shape[1]} classes that the model distinguishes, "
             f"but holds {len(found.class_names)}; name a folder with these classes"
         )
-
-
-def _arrays(
-    path: Path, opened: OpenedModel, limit: int, normalise: str, labels: bool
-) -> tuple[Tensor, Tensor]:
-    """Return the images of any .npz file: bytes (N, H, W, C), or floats that are ready for the network."""
-    import numpy as np
-    import torch
-
-    from slimilar.data.images import RAW
-
-    try:
-        with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as arrays:
-            found, known = _first_arrays(path, arrays, limit, labels)
-    except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
-        if isinstance(error, InvalidInput):
-            raise
-        raise DataError(f"{path} must be a whole .npz file without pickles, but: {error}") from error
-    if found.dtype == np.uint8:
-        images = (normalisation(normalise, opened) or RAW).apply(torch.from_numpy(found)).contiguous()
-    else:
-        images = torch.from_numpy(found).float()
-    return images, torch.from_numpy(known)
 
 
 def _first_arrays(path: Path, arrays: Any, limit: int, labels: bool) -> tuple[Any, Any]:

@@ -15,7 +15,7 @@ from slimilar.errors import DataError, InvalidInput
 if TYPE_CHECKING:
     from torch import nn
 
-    from slimilar.data import Normalisation
+    from slimilar.data import Preprocessing
 
 _LARGEST = 2**28  # numbers in an example input: a gigabyte
 
@@ -28,7 +28,8 @@ class OpenedModel:
     shapes: tuple[tuple[int, ...], ...]  # of one input each, without the batch
     source: str | None  # the name of the unpruned model, for a saved file
     command: str  # the model and its options, as on a command line
-    normalisation: Normalisation | None
+    preprocessing: Preprocessing | None  # None: nothing is known of it
+    base: str | None = None  # the Python file that a saved file of this model needs, as in file.py:function
 
     def example(self, batch: int = 1) -> Any:
         """Return an input for the model: a tensor, or a tuple of them."""
@@ -36,6 +37,16 @@ class OpenedModel:
 
         inputs = tuple(torch.zeros(batch, *shape) for shape in self.shapes)
         return inputs[0] if len(inputs) == 1 else inputs
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width of the first input."""
+        if len(self.shapes[0]) != 3:
+            got = "x".join(map(str, self.shapes[0]))
+            raise InvalidInput(
+                f"images need an input of channels, height and width, such as 3x224x224, got {got}"
+            )
+        return self.shapes[0][1], self.shapes[0][2]
 
     @property
     def title(self) -> str:
@@ -53,9 +64,28 @@ def open_model(
     words += ["--base", shlex.quote(base)] if base else []
     words += [word for shape in given for word in ("--input", "x".join(map(str, shape)))]
     command = " ".join(words)
-    if text.endswith(".safetensors") or Path(text).is_file():
-        return _saved(text, base, given, command)
+    if is_saved(text):
+        return _saved(text, weights, base, given, command)
     return _built(text, weights, given, command)
+
+
+def open_models(
+    names: Sequence[str],
+    weights: str | None = None,
+    shapes: Sequence[str] | None = None,
+    base: str | None = None,
+) -> dict[str, OpenedModel]:
+    """Return several models by name. Weights are for those that are not saved files, or, if there are none, for all."""
+    named = [name for name in names if not is_saved(name)] or list(names)
+    return {name: open_model(name, weights if name in named else None, shapes, base) for name in names}
+
+
+def is_saved(text: str) -> bool:
+    """Tell whether a model is named by a saved file."""
+    from slimilar.deploy.sources import check_not_weights
+
+    check_not_weights(text)
+    return text.endswith(".safetensors") or Path(text).is_file()
 
 
 def parse_shape(text: str) -> tuple[int, ...]:
@@ -72,18 +102,24 @@ def parse_shape(text: str) -> tuple[int, ...]:
     return shape
 
 
-def _saved(text: str, base: str | None, given: tuple[tuple[int, ...], ...], command: str) -> OpenedModel:
+def _saved(
+    text: str, weights: str | None, base: str | None, given: tuple[tuple[int, ...], ...], command: str
+) -> OpenedModel:
     from slimilar.deploy.file_format import inspect
     from slimilar.deploy.sources import build, input_shape, parse
     from slimilar.deploy.store import load
+    from slimilar.deploy.weights import fill_
 
     stored = inspect(text)
     source = base or stored.source
     model = load(text, build(parse(base)) if base else None)
+    if weights is not None:
+        fill_(model, weights)
     stored_shapes = tuple(tuple(shape[1:]) for shape in stored.info.get("input") or ())
     known = input_shape(parse(source), model) if source and not stored_shapes else None
-    shapes = given or stored_shapes or ((known,) if known else ())
-    return OpenedModel(model, _known(shapes, text), source, command, _normalisation(source))
+    shapes = _known(given or stored_shapes or ((known,) if known else ()), text)
+    known_way = stored.preprocessing or _preprocessing(source, model, shapes, None)
+    return OpenedModel(model, shapes, source, command, _fitting(known_way, shapes), _own_file(source))
 
 
 def _built(text: str, weights: str | None, given: tuple[tuple[int, ...], ...], command: str) -> OpenedModel:
@@ -100,9 +136,32 @@ def _built(text: str, weights: str | None, given: tuple[tuple[int, ...], ...], c
         if weights is not None:
             fill_(model, weights)
     known = input_shape(source, model)
+    shapes = _known(given or ((known,) if known else ()), text)
     return OpenedModel(
-        model.eval(), _known(given or ((known,) if known else ()), text), text, command, _normalisation(text)
+        model.eval(), shapes, text, command, _preprocessing(text, model, shapes, weights), _own_file(text)
     )
+
+
+def has_random_weights(text: str) -> bool:
+    """Tell whether a model that is built without a file of weights has those of a random initialisation."""
+    import torch
+
+    from slimilar.deploy.sources import build, parse
+
+    if is_saved(text):
+        return False
+    source = parse(text)
+    if source.kind == "slimilar" and source.name.partition("-")[2].startswith(("cifar", "imagenet")):
+        return False
+    first, second = (build(source).state_dict() for _ in range(2))
+    return any(not torch.equal(tensor, second[name]) for name, tensor in first.items())
+
+
+def _own_file(source: str | None) -> str | None:
+    """Return the name of a model that lives in a Python file of the user."""
+    from slimilar.deploy.sources import parse
+
+    return source if source and parse(source).kind == "file" else None
 
 
 def _known(shapes: tuple[tuple[int, ...], ...], text: str) -> tuple[tuple[int, ...], ...]:
@@ -144,15 +203,33 @@ def _downloaded(text: str) -> Any:
     raise InvalidInput(f"--weights default is for torchvision: and timm: models, got {text!r}; pass a file")
 
 
-def _normalisation(text: str | None) -> Normalisation | None:
-    """Return what a known network expects of its input; None where the dataset's own has to do."""
-    from slimilar.data.folder import IMAGENET
+def _preprocessing(
+    text: str | None, model: nn.Module, shapes: tuple[tuple[int, ...], ...], weights: str | None
+) -> Preprocessing | None:
+    """Return what is known of a model's preprocessing; None where the dataset's own has to do."""
+    from slimilar.data import Preprocessing
+    from slimilar.deploy.preprocessing import published_preprocessing
+    from slimilar.deploy.sources import parse
     from slimilar.models import CHECKPOINTS
 
-    kind, _, name = (text or "").partition(":")
-    if kind == "slimilar":
-        return CHECKPOINTS[name].normalisation if name in CHECKPOINTS else None
-    return IMAGENET if kind in ("torchvision", "timm") else None
+    if text is None or len(shapes[0]) != 3:
+        return None
+    source, size = parse(text), (shapes[0][1], shapes[0][2])
+    if source.kind == "slimilar" and source.name in CHECKPOINTS:
+        return Preprocessing.of(size, normalisation=CHECKPOINTS[source.name].normalisation)
+    return published_preprocessing(source, model, size, weights)
+
+
+def _fitting(found: Preprocessing | None, shapes: tuple[tuple[int, ...], ...]) -> Preprocessing | None:
+    """Return a stored preprocessing for an input of another size, if `--input` gave one."""
+    from slimilar.data import Preprocessing
+
+    if found is None or len(shapes[0]) != 3 or found.size == shapes[0][1:]:
+        return found
+    size = (shapes[0][1], shapes[0][2])
+    return Preprocessing.of(
+        size, normalisation=found.normalisation, interpolation=found.interpolation, grey=found.grey
+    )
 
 
 def parse_layers(layers: Sequence[str] | None) -> dict[str, float]:
@@ -171,11 +248,3 @@ def parse_layers(layers: Sequence[str] | None) -> dict[str, float]:
         if not name or math.isnan(found[name]):
             raise InvalidInput(f"--layer must look like NAME=0.25, got {entry!r}")
     return found
-
-
-def folder_for(path: Path) -> Path:
-    """Return a folder to write to, or raise at once if it cannot be one."""
-    folder = path.expanduser()
-    if folder.exists() and not folder.is_dir():
-        raise InvalidInput(f"--out must be a folder, but {folder} is a file; choose another name")
-    return folder

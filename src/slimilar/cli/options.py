@@ -11,6 +11,7 @@ MODEL = "Model"
 TARGET = "How far to prune (exactly one of the first seven)"
 CHANNELS = "Which channels leave"
 CALIBRATION = "Calibration and reconstruction"
+PREPROCESSING = "Preprocessing of images"
 
 # --- the model ------------------------------------------------------------------------------------------------
 
@@ -42,7 +43,7 @@ Input = Annotated[
 Base = Annotated[
     str | None,
     typer.Option(
-        help="The unpruned model, for a saved file that does not name it: path/file.py:function.",
+        help="The unpruned model of a saved file, if it lives in a Python file: path/file.py:function.",
         metavar="MODEL",
         rich_help_panel=MODEL,
     ),
@@ -163,8 +164,8 @@ MinChannels = Annotated[
 Calibrate = Annotated[
     str | None,
     typer.Option(
-        help="Calibration images: a folder, a .npz file, cifar10, demo; or 'synthesize': made from the model's batch "
-        "norms. Labels are used only by criteria that follow the loss.",
+        help="Calibration images: a folder, a .npz file (array x_train, images or x), cifar10, demo; "
+        "or 'synthesize': made from the model's batch norms. Labels are used only by criteria that follow the loss.",
         metavar="IMAGES",
         rich_help_panel=CALIBRATION,
     ),
@@ -181,9 +182,41 @@ Images = Annotated[
 Normalise = Annotated[
     str,
     typer.Option(
-        help="How images are normalised for the model: auto, raw, imagenet, cifar10 or cifar100.",
+        help="How pixels are normalised: auto (what was saved with the model, what its library publishes, or what its "
+        "dataset uses), raw, imagenet, cifar10 or cifar100.",
         metavar="HOW",
-        rich_help_panel=MODEL,
+        rich_help_panel=PREPROCESSING,
+    ),
+]
+Mean = Annotated[
+    str | None,
+    typer.Option(
+        help="Mean of each channel, of pixels from 0 to 1: 0.5,0.5,0.5. With --std, in place of --normalise.",
+        metavar="NUMBERS",
+        rich_help_panel=PREPROCESSING,
+    ),
+]
+Std = Annotated[
+    str | None,
+    typer.Option(
+        help="Standard deviation of each channel.", metavar="NUMBERS", rich_help_panel=PREPROCESSING
+    ),
+]
+Resize = Annotated[
+    str | None,
+    typer.Option(
+        help="Scale the shorter side of image files to N pixels, or the whole image to HxW. Default: 256/224 of the "
+        "input; files that have the input's size are taken as they are.",
+        metavar="SIZE",
+        rich_help_panel=PREPROCESSING,
+    ),
+]
+Crop = Annotated[
+    str | None,
+    typer.Option(
+        help="Then keep the middle of N pixels, or HxW. Default: the input's size.",
+        metavar="SIZE",
+        rich_help_panel=PREPROCESSING,
     ),
 ]
 Reconstruction = Annotated[
@@ -201,7 +234,18 @@ Reconstruction = Annotated[
 Data = Annotated[
     str,
     typer.Option(
-        help="demo, cifar10, cifar100, a .npz file, or a folder with train and test inside.", metavar="DATA"
+        help="demo, cifar10, cifar100, a folder with train and test inside (one folder for each class), or a .npz "
+        "file with x_train, y_train, x_test, y_test (bytes N x H x W x C, whole numbers).",
+        metavar="DATA",
+    ),
+]
+TrainingData = Annotated[
+    str | None,
+    typer.Option(
+        help="A folder with train and test inside (one folder for each class), a .npz file with x_train, y_train, "
+        "x_test, y_test (bytes N x H x W x C, whole numbers), cifar10, cifar100 or demo. Default: cifar10 in the "
+        "folder SLIMILAR_DATA.",
+        metavar="DATA",
     ),
 ]
 Limit = Annotated[int | None, typer.Option(help="Use only the first N images.", min=1, metavar="N")]
@@ -212,6 +256,7 @@ Rate = Annotated[
     float | None, typer.Option("--lr", help="Learning rate, in place of the recipe's.", metavar="RATE")
 ]
 Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in the folder.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace results that are in the folder.")]
 Threads = Annotated[
     int | None, typer.Option(help="Threads of PyTorch. Default: all cores.", min=1, metavar="N")
 ]

@@ -10,9 +10,12 @@ from contextlib import contextmanager
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from slimilar.cli.log import LOG, SHOWN, STAGE
+
 if TYPE_CHECKING:
     from rich.console import Console
 
+_LONGEST = 60  # characters of a name that is never broken
 _WIDE = 200  # columns where there is no terminal: a file or a pipe has no edge
 
 
@@ -29,16 +32,19 @@ class Output:
 
     def say(self, text: str = "") -> None:
         """Write a line of text; [bold]markup[/] is understood."""
+        _log(text)
         if not self.silent:
             console().print(text)
 
     def note(self, text: str) -> None:
         """Write a remark to stderr."""
+        _log(text)
         if not self.silent:
             console(stderr=True).print(f"[dim]{text}[/]")
 
     def table(self, headings: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> None:
         """Write a table; a heading that begins with `<` stands on the left, the others on the right."""
+        _log_table(headings, rows, title)
         if self.silent:
             return
         from rich import box
@@ -49,9 +55,16 @@ class Output:
             title=title, box=box.SIMPLE_HEAD if named else None, show_header=named, pad_edge=False,
             title_justify="left", title_style="bold",
         )  # fmt: skip
-        for heading in headings:
+        for heading, texts in zip(
+            headings, zip(*rows, strict=True) if rows else [()] * len(headings), strict=True
+        ):
             left = heading.startswith("<")
-            table.add_column(heading.removeprefix("<"), justify="left" if left else "right", overflow="fold")
+            # A name is never broken: a table that does not fit runs on, as other programs' tables do.
+            longest = max((len(word) for text in texts for word in text.split()), default=1)
+            table.add_column(
+                heading.removeprefix("<"), justify="left" if left else "right", overflow="fold",
+                min_width=min(longest, _LONGEST),
+            )  # fmt: skip
         for row in rows:
             table.add_row(*row)
         console().print(table)
@@ -65,6 +78,7 @@ class Output:
     @contextmanager
     def working(self, what: str) -> Iterator[ProgressDisplay]:
         """Show that work is going on; the yielded object takes how far it is."""
+        LOG.log(STAGE, what)
         errors = console(stderr=True)
         if self.silent or not errors.is_terminal:
             yield ProgressDisplay()
@@ -77,11 +91,27 @@ class Output:
             yield ProgressDisplay(lambda **changes: bar.update(task, **changes))
 
 
+def _log(text: str) -> None:
+    """Write a line of text to the log, without its markup."""
+    if LOG.isEnabledFor(SHOWN):
+        from rich.text import Text
+
+        LOG.log(SHOWN, Text.from_markup(text).plain)
+
+
+def _log_table(headings: Sequence[str], rows: Sequence[Sequence[str]], title: str | None) -> None:
+    if LOG.isEnabledFor(SHOWN):
+        lines = [heading.removeprefix("<") for heading in headings], *rows
+        for line in ([title] if title else [], *lines):
+            _log(" | ".join(line))
+
+
 class ProgressDisplay:
     """Takes how far the work is, and shows it in a terminal."""
 
     def __init__(self, update: Callable[..., None] | None = None) -> None:
         self.update = update
+        self.latest = ""  # the stage that was shown last
 
     def __call__(self, share: float) -> None:
         """Show the share that is done."""
@@ -90,6 +120,9 @@ class ProgressDisplay:
 
     def stage(self, what: str, done: int, steps: int) -> None:
         """Show how many steps of a stage are done."""
+        if what != self.latest:
+            self.latest = what
+            LOG.log(STAGE, what)
         if self.update is not None:
             self.update(description=what[:1].upper() + what[1:], total=max(1, steps), completed=done)
 
@@ -122,10 +155,11 @@ def percent(share: float) -> str:
 def less(before: float, after: float) -> str:
     """Return by how much something fell.
 
-    >>> less(200, 50), less(0, 0)
-    ('-75.0 %', '-0.0 %')
+    >>> less(200, 50), less(0, 0), less(200, 220)
+    ('-75.0 %', '0.0 %', '+10.0 %')
     """
-    return f"-{percent(1 - after / before if before else 0.0)}"
+    change = round(100 * (after / before - 1), 1) if before else 0.0
+    return f"{change:+.1f} %" if change else "0.0 %"
 
 
 def bar(share: float, width: int = 20) -> str:

@@ -7,13 +7,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slimilar.cli.images import calibration
+from slimilar.cli.images import ImageReader
 from slimilar.cli.model_source import OpenedModel
 from slimilar.cli.output import Output, escape
+from slimilar.cli.preprocessing_options import PreprocessingOptions
 from slimilar.errors import InvalidInput
 from slimilar.utils.wording import listed
 
 if TYPE_CHECKING:
+    from slimilar.data import Preprocessing
     from slimilar.planning.plan import Plan
     from slimilar.planning.target import TargetKind
 
@@ -29,7 +31,7 @@ class PlanOptions:
     criterion: str = "similarity"
     calibrate: str | None = None
     images: int | None = None
-    normalise: str = "auto"
+    preprocessing: PreprocessingOptions = PreprocessingOptions()  # noqa: RUF009 (frozen)
     reconstruction: str = "auto"
     seed: int = 0
     trained: bool = False
@@ -46,12 +48,13 @@ class PlanOptions:
         """Return them as on a command line, without those that have their default."""
         found = []
         for option in (
-            "residual", "linkage", "min_channels", "criterion", "calibrate", "images", "normalise",
+            "residual", "linkage", "min_channels", "criterion", "calibrate", "images",
             "reconstruction", "seed",
         ):  # fmt: skip
             value = getattr(self, option)
             if value != getattr(PlanOptions, option):
                 found.append(f"--{option.replace('_', '-')} {shlex.quote(str(value))}")
+        found += self.preprocessing.words()
         found += ["--trained"] * self.trained
         found += [f"--exclude {shlex.quote(name)}" for name in self.exclude]
         return " ".join(found)
@@ -64,32 +67,38 @@ class Planned:
     plan: Plan
     options: PlanOptions
     images: Any = None
+    preprocessing: Preprocessing | None = None  # of these images, or known of the model
 
 
 def planned(
     out: Output, opened: OpenedModel, options: PlanOptions, target: TargetKind | None = None
 ) -> Planned:
     """Return the plan of a model, for which images are read or synthesised where options ask for them."""
-    images = _calibration(out, opened, options)
+    images, preprocessing = _calibration(out, opened, options)
     settled = options.settled(images, target)
-    return Planned(make_plan(out, opened, settled, images), settled, images)
+    return Planned(make_plan(out, opened, settled, images), settled, images, preprocessing)
 
 
-def _calibration(out: Output, opened: OpenedModel, options: PlanOptions) -> Any:
+def _calibration(out: Output, opened: OpenedModel, options: PlanOptions) -> tuple[Any, Preprocessing | None]:
     """Return images, read or synthesised, or None where none are asked for; with labels where they are needed."""
+    from slimilar.calibration.synthesis import synthesize
     from slimilar.criteria import facts
 
     criterion = options.settled(None).criterion  # both criteria of "auto" can do without
     _check_needs(criterion, opened, options)
-    with out.working("Reading images") as tell:
-        labels = facts(criterion).needs == "labels"
-        found = calibration(opened, options.calibrate, options.images or 512, options.normalise, labels)
-        if not isinstance(found, str):
-            return found
-        from slimilar.calibration.synthesis import synthesize
-
+    reader = ImageReader(out, opened, options.preprocessing)
+    if options.calibrate is None:
+        return None, reader.preprocessing()
+    if options.calibrate == "synthesize":
         made = {} if options.images is None else {"count": options.images}
-        return synthesize(opened.model, opened.example(), seed=options.seed, progress=tell.stage, **made)
+        with out.working("Synthesising images") as tell:
+            images = synthesize(
+                opened.model, opened.example(), seed=options.seed, progress=tell.stage, **made
+            )
+        return images, reader.preprocessing()
+    labels = facts(criterion).needs == "labels"
+    found = reader.calibration(options.calibrate, options.images or 512, labels)
+    return found.as_argument(labels), found.preprocessing
 
 
 def _check_needs(criterion: str, opened: OpenedModel, options: PlanOptions) -> None:
@@ -118,10 +127,7 @@ def make_plan(out: Output, opened: OpenedModel, options: PlanOptions, images: An
     from slimilar.planning.assemble import nothing_to_prune
 
     criterion: Any = make(options.criterion, trained=True) if options.trained else options.criterion
-    residual, linkage = (
-        options.residual,
-        options.linkage,
-    )
+    residual, linkage = options.residual, options.linkage
     with out.working("Tracing the channels through the model") as tell:
         plan = slimilar.analyze(
             opened.model, opened.example(), criterion=criterion, calibration=images, linkage=linkage,  # type: ignore[arg-type]

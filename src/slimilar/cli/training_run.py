@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slimilar.cli.images import labelled
+from slimilar.cli.images import ImageReader
 from slimilar.cli.model_source import OpenedModel
 from slimilar.cli.output import Output, ProgressDisplay, escape, percent
+from slimilar.cli.preprocessing_options import PreprocessingOptions
 from slimilar.cli.training_phase import PhaseOptions
+from slimilar.errors import InvalidInput
 
 if TYPE_CHECKING:
     from slimilar.train import Progress, Recipe, TrainingResult
@@ -19,15 +22,23 @@ class TrainingCommand:
     """One training from the command line: its data, its progress, its result."""
 
     def __init__(
-        self, out: Output, opened: OpenedModel, data: str, limit: int | None, normalise: str
+        self,
+        out: Output,
+        opened: OpenedModel,
+        data: str | None,
+        limit: int | None,
+        options: PreprocessingOptions,
     ) -> None:
         from slimilar.train.distributed import DistributedContext
 
         self.opened = opened
         self.first = DistributedContext.join().is_first  # of several processes, one prints and writes
         self.out = out if self.first else Output(quiet=True)
-        self.images = labelled(opened, data, "train", limit, normalise)
-        self.test = labelled(opened, data, "test", limit, normalise)
+        named = data or _default_data()
+        reader = ImageReader(self.out, opened, options)
+        self.images = reader.labelled(named, "train", limit)
+        self.test = reader.labelled(named, "test", limit)
+        self.preprocessing = reader.preprocessing(self.images)
 
     def __call__(
         self, chosen: Recipe, folder: Path, resume: bool, seed: int,
@@ -36,12 +47,15 @@ class TrainingCommand:
         from slimilar.train import TrainingSettings, finetune, train
 
         hooks = phase.hooks(self.opened, chosen)
-        with self.out.working("Training") as tell:
-            result = (finetune if tune else train)(
-                self.opened.model, self.images, chosen, test=self.test, folder=folder, resume=resume,
-                teacher=teacher, hooks=hooks, settings=TrainingSettings(seed=seed, save_every=200),
-                progress=_shown(self.out, tell),
-            )  # fmt: skip
+        try:
+            with self.out.working("Training") as tell:
+                result = (finetune if tune else train)(
+                    self.opened.model, self.images, chosen, test=self.test, folder=folder, resume=resume,
+                    teacher=teacher, hooks=hooks, settings=TrainingSettings(seed=seed, save_every=200),
+                    progress=shown(self.out, tell),
+                )  # fmt: skip
+        except KeyboardInterrupt as stop:
+            raise KeyboardInterrupt("stopped; to go on, give the same command with --resume") from stop
         phase.mark(result.model)
         if self.first:
             self._finish(result, folder, phase)
@@ -49,7 +63,10 @@ class TrainingCommand:
     def _finish(self, result: TrainingResult, folder: Path, phase: PhaseOptions) -> None:
         from slimilar.deploy.store import save
 
-        file = save(result.model, folder / "model.safetensors", source=self.opened.source)
+        file = save(
+            result.model, folder / "model.safetensors", source=self.opened.source, preprocessing=self.preprocessing,
+            inputs=[(1, *shape) for shape in self.opened.shapes],
+        )  # fmt: skip
         before = (
             []
             if result.start_accuracy is None
@@ -73,7 +90,20 @@ def changed_recipe(name: str, epochs: int | None, lr: float | None, freeze: bool
     )
 
 
-def _shown(out: Output, tell: ProgressDisplay) -> Any:
+def _default_data() -> str:
+    """Return CIFAR-10 if it is there; raise with what can be named otherwise."""
+    folder = os.environ.get("SLIMILAR_DATA")
+    if folder is None:
+        raise InvalidInput(
+            "--data must name the images to train on, got none: a folder with train and test inside, a .npz file, "
+            "cifar10, cifar100, or demo for a try"
+        )
+    return "cifar10"
+
+
+def shown(out: Output, tell: ProgressDisplay) -> Any:
+    """Return a function that shows the progress of a training."""
+
     def show(event: Progress) -> None:
         tell(event.step / max(1, event.steps))
         if event.test_accuracy is not None:

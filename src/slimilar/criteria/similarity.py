@@ -42,7 +42,7 @@ class Similarity:
 
     def _order(self, group: ChannelGroup, weights: Weights, known: dict[_Key, _BetaGamma]) -> Answer:
         if not group.batch_norms:
-            return "no batch norm: there is no similarity to measure"
+            return Reason(FreezeKind.NO_BATCH_NORM, "no batch norm: there is no similarity to measure")
         units = free_units(group)
         beta, gamma = _statistics(group, weights, known)
         pairs = pair_distances(beta[:, units].T, np.square(gamma[:, units]).sum(0))

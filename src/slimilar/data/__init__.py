@@ -7,6 +7,7 @@ from slimilar.data.demo import demo_images
 from slimilar.data.folder import ImageFiles, image_folder, unlabelled
 from slimilar.data.images import Images, Normalisation
 from slimilar.data.named import dataset
+from slimilar.data.preprocessing import Preprocessing
 from slimilar.data.source import DatasetSource, ImageSource
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "ImageSource",
     "Images",
     "Normalisation",
+    "Preprocessing",
     "cifar",
     "dataset",
     "demo_images",

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-import zipfile
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 
 from slimilar.data.images import Images, Normalisation
+from slimilar.data.npz import Split, read_split
 from slimilar.errors import DataError, InvalidInput
 from slimilar.utils.torchvision_compat import import_torchvision
-
-Split = Literal["train", "test"]
 
 NORMALISATIONS = {
     "cifar10": Normalisation((0.4914, 0.4822, 0.4465), (0.2470, 0.2435, 0.2616)),
@@ -42,7 +40,7 @@ def cifar(
     place = _place(name, path)
     file = place if place.suffix == ".npz" else place / f"{name}.npz"
     if file.is_file() or place.suffix == ".npz":
-        images, labels, names = _from_npz(file, split)
+        images, labels, names = read_split(file, split)
     else:
         images, labels, names = _from_torchvision(name, split, place, download)
     return _checked(name, file, images, labels, names)
@@ -56,24 +54,6 @@ def _place(name: str, path: str | Path | None) -> Path:
             "or set the environment variable SLIMILAR_DATA to the folder"
         )
     return Path(chosen).expanduser()
-
-
-def _from_npz(file: Path, split: Split) -> tuple[Any, Any, tuple[str, ...]]:
-    try:
-        # Opened here, because numpy leaves a broken file open.
-        with open(file, "rb") as stream, np.load(stream, allow_pickle=False) as arrays:
-            names = tuple(map(str, arrays["classes"])) if "classes" in arrays else ()
-            return arrays[f"x_{split}"], arrays[f"y_{split}"], names
-    except FileNotFoundError:
-        raise DataError(f"{file} must be a .npz file, but there is none; check the path") from None
-    except KeyError as error:
-        raise DataError(
-            f"{file} must hold x_{split} and y_{split}, but {error}; create the file again"
-        ) from None
-    except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
-        raise DataError(
-            f"{file} must be a whole .npz file without pickles, but reading it failed: {error}"
-        ) from None
 
 
 def _from_torchvision(

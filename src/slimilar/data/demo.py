@@ -10,8 +10,9 @@ import numpy as np
 import torch
 from PIL import Image
 
-from slimilar.data.cifar import CIFAR10_CLASSES, NORMALISATIONS, Split
+from slimilar.data.cifar import CIFAR10_CLASSES, NORMALISATIONS
 from slimilar.data.images import Images
+from slimilar.data.npz import Split
 from slimilar.errors import InvalidInput
 
 SIDE = 32

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -13,26 +14,25 @@ from PIL import Image
 from torch import Tensor
 
 from slimilar.data.images import Images, Normalisation
+from slimilar.data.preprocessing import IMAGENET, Preprocessing
 from slimilar.errors import DataError
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".tif", ".tiff", ".webp"})
-IMAGENET = Normalisation((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
+_UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 
 
 @dataclass(frozen=True, eq=False)
 class ImageFiles:
     """Image files with labels, read when they are needed; made by ``image_folder``.
 
-    Without augmentation the shorter side becomes ``resize`` pixels, and the middle of ``size`` is kept.
-    With it a random part is scaled to that size: 8 to 100 % of the area, 3:4 to 4:3, half of them flipped horizontally.
+    Without augmentation they are prepared as ``preprocessing`` says. With it a random part is scaled to the input's
+    size: 8 to 100 % of the area, 3:4 to 4:3, half of them flipped horizontally.
     """
 
     files: tuple[Path, ...]
     labels: Tensor
     class_names: tuple[str, ...]
-    size: int = 224
-    resize: int = 256
-    normalisation: Normalisation = IMAGENET
+    preprocessing: Preprocessing = Preprocessing.of(224, normalisation=IMAGENET)  # noqa: RUF009 (frozen)
     workers: int = 0
 
     def __len__(self) -> int:
@@ -41,16 +41,44 @@ class ImageFiles:
     def batch(self, indices: Tensor, draws: Tensor | None = None) -> tuple[Tensor, Tensor]:
         rows: Sequence[list[float] | None] = [None] * len(indices) if draws is None else draws.tolist()
         files = [self.files[i] for i in indices.tolist()]
-        pixels = [_read(file, self.size, self.resize, row) for file, row in zip(files, rows, strict=True)]
+        pixels = [_read(file, self.preprocessing, row) for file, row in zip(files, rows, strict=True)]
         return self.normalisation.apply(torch.from_numpy(np.stack(pixels))), self.labels[indices]
+
+    @property
+    def size(self) -> int:
+        """Height of the input, in pixels."""
+        return self.preprocessing.size[0]
+
+    @property
+    def normalisation(self) -> Normalisation:
+        """How pixels are normalised."""
+        return self.preprocessing.normalisation
 
     def normalised(self, normalisation: Normalisation) -> ImageFiles:
         """Return the same images for a network that expects another normalisation."""
-        return replace(self, normalisation=normalisation)
+        return replace(self, preprocessing=replace(self.preprocessing, normalisation=normalisation))
+
+    def prepared(self, how: Preprocessing) -> ImageFiles:
+        """Return the same images, prepared in another way."""
+        return replace(self, preprocessing=how)
+
+    def readable(self) -> tuple[ImageFiles, tuple[Path, ...]]:
+        """Return the images that can be read, and the files that cannot: each is decoded, JPEG at an eighth."""
+        with ThreadPoolExecutor(_default_workers()) as pool:
+            sound = list(pool.map(_is_readable, self.files))
+        broken = tuple(file for file, good in zip(self.files, sound, strict=True) if not good)
+        files = tuple(file for file, good in zip(self.files, sound, strict=True) if good)
+        return (
+            self if not broken else replace(self, files=files, labels=self.labels[torch.tensor(sound)])
+        ), broken
 
     def first(self, count: int) -> ImageFiles:
         """Return the first ``count`` images."""
         return replace(self, files=self.files[:count], labels=self.labels[:count])
+
+    def at(self, places: Tensor) -> ImageFiles:
+        """Return the images at some places."""
+        return replace(self, files=tuple(self.files[i] for i in places.tolist()), labels=self.labels[places])
 
 
 def image_folder(
@@ -80,8 +108,8 @@ def image_folder(
             raise DataError(f"{root / name} must hold images, but holds none; fill it or remove the class")
     labels = torch.arange(len(names)).repeat_interleave(torch.tensor([len(found) for found in files]))
     return ImageFiles(
-        tuple(file for found in files for file in found), labels, tuple(names), size,
-        round(size * 256 / 224) if resize is None else resize, normalisation,
+        tuple(file for found in files for file in found), labels, tuple(names),
+        Preprocessing.of(size, resize, normalisation=normalisation, always=resize is not None),
         _default_workers() if workers is None else workers,
     )  # fmt: skip
 
@@ -99,16 +127,23 @@ def unlabelled(
     They are taken evenly over the sorted names, so that folders by class or by date are all represented.
     Labels are -1.
     """
+    found = unlabelled_files(path, limit)
+    how = Preprocessing.of(size, resize, normalisation=normalisation, always=resize is not None)
+    pixels = np.stack([_read(file, how, None) for file in found.files])
+    return Images(torch.from_numpy(pixels), found.labels, normalisation)
+
+
+def unlabelled_files(path: str | Path, limit: int | None = None) -> ImageFiles:
+    """Return up to ``limit`` images of a folder, and of those inside it, taken evenly; labels are -1."""
     root = _existing(path)
     files = _images_below(root)
     if not files:
         raise DataError(
             f"{root} must hold images ({', '.join(sorted(SUFFIXES))}), but holds none; check the path"
         )
-    chosen = [files[i] for i in np.linspace(0, len(files) - 1, min(limit, len(files))).round().astype(int)]
-    shorter = round(size * 256 / 224) if resize is None else resize
-    pixels = np.stack([_read(file, size, shorter, None) for file in chosen])
-    return Images(torch.from_numpy(pixels), torch.full((len(chosen),), -1), normalisation)
+    count = len(files) if limit is None else min(limit, len(files))
+    chosen = tuple(files[i] for i in np.linspace(0, len(files) - 1, count).round().astype(int))
+    return ImageFiles(chosen, torch.full((len(chosen),), -1), ())
 
 
 def _existing(path: str | Path) -> Path:
@@ -136,33 +171,34 @@ def _default_workers() -> int:
     return min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 
-def _read(file: Path, size: int, resize: int, draws: list[float] | None) -> np.ndarray:
+def _read(file: Path, how: Preprocessing, draws: list[float] | None) -> np.ndarray:
     try:
         with Image.open(file) as opened:
-            image = opened.convert("RGB")
-        image = _middle(image, size, resize) if draws is None else _random_part(image, size, draws)
-        return np.asarray(image)
-    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+            image = how.prepared(opened) if draws is None else _random_part(how.upright(opened), how, draws)
+        pixels = np.asarray(image)
+        return pixels[:, :, None] if pixels.ndim == 2 else pixels
+    except _UNREADABLE as error:
         raise DataError(
             f"{file} must be a whole image, but reading it failed ({error}); replace or remove it"
         ) from error
 
 
-def _middle(image: Image.Image, size: int, resize: int) -> Image.Image:
-    width, height = image.size
-    scale = resize / min(width, height)
-    wide, tall = max(size, int(width * scale)), max(size, int(height * scale))
-    left, top = round((wide - size) / 2), round((tall - size) / 2)
-    scaled = image.resize((wide, tall), Image.Resampling.BILINEAR)
-    return scaled.crop((left, top, left + size, top + size))
+def _is_readable(file: Path) -> bool:
+    try:
+        with Image.open(file) as opened:
+            opened.draft("RGB", (1, 1))  # the smallest scale a JPEG decoder offers; others decode all
+            opened.load()
+    except _UNREADABLE:
+        return False
+    return True
 
 
-def _random_part(image: Image.Image, size: int, draws: list[float]) -> Image.Image:
+def _random_part(image: Image.Image, how: Preprocessing, draws: list[float]) -> Image.Image:
     width, height = image.size
     area = width * height * (0.08 + 0.92 * draws[0])
     ratio = (3 / 4) ** (1 - 2 * draws[1])  # from 3:4 to 4:3, even on a log scale
     wide, tall = min(width, (area * ratio) ** 0.5), min(height, (area / ratio) ** 0.5)
     left, top = draws[2] * (width - wide), draws[3] * (height - tall)
     box = (left, top, left + wide, top + tall)
-    part = image.resize((size, size), Image.Resampling.BILINEAR, box=box)
+    part = image.resize(how.size[::-1], how.filter, box=box)
     return part.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if draws[4] < 0.5 else part

@@ -78,6 +78,10 @@ class Images:
         """Return the first ``count`` images."""
         return replace(self, images=self.images[:count], labels=self.labels[:count])
 
+    def at(self, places: Tensor) -> Images:
+        """Return the images at some places."""
+        return replace(self, images=self.images[places], labels=self.labels[places])
+
     def normalised(self, normalisation: Normalisation) -> Images:
         """Return the same images for a network that expects another normalisation."""
         return replace(self, normalisation=normalisation)

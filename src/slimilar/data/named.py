@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
-from slimilar.data.cifar import CLASSES, Split, cifar
+from slimilar.data.cifar import CLASSES, cifar
 from slimilar.data.demo import demo_images
 from slimilar.data.folder import ImageFiles, image_folder
 from slimilar.data.images import Images, Normalisation
+from slimilar.data.npz import Split, labelled_arrays
 from slimilar.errors import DataError
 
 FOLDERS = {"train": ("train",), "test": ("test", "val", "validation")}
@@ -25,8 +25,10 @@ def dataset(
     """Return a split of the dataset that ``what`` names.
 
     ``"demo"``: the shipped images. ``"cifar10"`` or ``"cifar100"``: found by the environment variable
-    SLIMILAR_DATA. A path to ``cifar10.npz`` or ``cifar100.npz``. A folder with ``train`` and ``test`` (or ``val``)
-    inside, each with one folder of images for each class; ``size`` is the side of its images.
+    SLIMILAR_DATA. A path to ``cifar10.npz`` or ``cifar100.npz``. Any other ``.npz`` file with the arrays x_train,
+    y_train, x_test and y_test: images as bytes (N, height, width, channels), labels as whole numbers. A folder with
+    ``train`` and ``test`` (or ``val``) inside, each with one folder of images for each class; ``size`` is the side of
+    its images.
 
     >>> dataset("demo", "test").class_names[0]
     'airplane'
@@ -36,8 +38,10 @@ def dataset(
         found: Images | ImageFiles = demo_images(split)
     elif name in CLASSES:
         found = cifar(name, split, download=download)
-    elif path.suffix == ".npz":
+    elif path.suffix == ".npz" and path.stem.startswith("cifar"):
         found = cifar(path.stem if path.stem in CLASSES else "cifar10", split, path)
+    elif path.suffix == ".npz":
+        found = labelled_arrays(path, split)
     elif path.is_dir():
         found = _folder(path, split, size)
     else:
@@ -45,7 +49,7 @@ def dataset(
         raise DataError(
             f"data must be 'demo', {', '.join(map(repr, CLASSES))}, a .npz file or a folder, got {name!r}, {why}"
         )
-    return found if normalisation is None else replace(found, normalisation=normalisation)
+    return found if normalisation is None else found.normalised(normalisation)
 
 
 def _folder(path: Path, split: Split, size: int) -> ImageFiles:

@@ -18,6 +18,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from slimilar.data.preprocessing import Preprocessing
 from slimilar.errors import StoreError
 from slimilar.surgery import serialization
 from slimilar.surgery.rewrite import Surgery
@@ -28,7 +29,7 @@ VERSION = 1
 _OPTIONAL: dict[str, type] = {
     "source": str, "class": str, "criterion": str, "threshold": float, "input": list, "widths": dict, "cost": dict,
     "reconstruction": str, "substitute": str,  # the latter in files of earlier versions
-    "made by": dict, "trained for": list, "note": dict, "digest": str,
+    "made by": dict, "trained for": list, "note": dict, "digest": str, "preprocessing": dict,
 }  # fmt: skip
 
 
@@ -44,6 +45,12 @@ class Stored:
     dtypes: Mapping[str, str]
 
     @property
+    def preprocessing(self) -> Preprocessing | None:
+        """How images are prepared for the model, if that was saved."""
+        found = self.info.get("preprocessing")
+        return None if found is None else Preprocessing.from_dict(found)
+
+    @property
     def source(self) -> str | None:
         """The name of the unpruned model, if it was given."""
         return self.info.get("source")
@@ -52,6 +59,10 @@ class Stored:
 def inspect(path: str | os.PathLike[str]) -> Stored:
     """Return the metadata of a saved file, without reading the weights."""
     file = Path(path).expanduser()
+    if file.is_dir():
+        raise StoreError(
+            f"{file} must be a saved model, but is a folder; name the file in it, as in {file / 'model.safetensors'}"
+        )
     if not file.is_file():  # reading a pipe would block
         raise StoreError(f"{file} must be a saved model, but there is no such file; check the path")
     try:

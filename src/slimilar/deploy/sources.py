@@ -20,6 +20,7 @@ from torch import nn
 from slimilar.errors import InvalidInput
 from slimilar.utils.suggestions import choose
 from slimilar.utils.torchvision_compat import import_torchvision
+from slimilar.utils.wording import listed
 
 KNOWN = ("torchvision", "timm", "slimilar")
 # Options allowed in a stored name: they change sizes, never which code runs.
@@ -53,10 +54,34 @@ def parse(text: str) -> ModelSource:
     file, _, function = text.rpartition(":")
     if file.endswith(".py") and function.isidentifier():
         return ModelSource("file", text)
+    if text.endswith(".py"):
+        raise InvalidInput(
+            f"a Python file must be followed by the class or function to call, got {text!r}{_inside(text)}"
+        )
     raise InvalidInput(
         "a model must be given as torchvision:NAME, timm:NAME, slimilar:NAME, a saved .safetensors file, or "
         f"path/file.py:function, got {text!r}"
     )
+
+
+def _inside(text: str) -> str:
+    """Return a hint: the classes and functions of a Python file, which is read, not run."""
+    try:
+        tree = ast.parse(Path(text).expanduser().read_text(encoding="utf-8"))
+    except (OSError, ValueError, SyntaxError):
+        return ""
+    names = [node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
+    public = [f"{text}:{name}" for name in names if not name.startswith("_")]
+    return f"; did you mean {listed(public, most=5).replace(' and ', ' or ')}?" if public else ""
+
+
+def check_not_weights(text: str) -> None:
+    """Refuse a file of weights in place of a model."""
+    if Path(text).suffix in (".pt", ".pth", ".ckpt", ".bin", ".pkl", ".onnx"):
+        raise InvalidInput(
+            f"a model must be given by its code, got the file {text!r}; name the class and pass this file as weights: "
+            f"path/file.py:MyNetwork --weights {text}"
+        )
 
 
 def _option(text: str, option: str) -> tuple[str, Any]:

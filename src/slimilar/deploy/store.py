@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,10 @@ from torch import Tensor, nn
 
 from slimilar._version import __version__
 from slimilar.criteria.base import mark_trained, phases_of
+from slimilar.data.preprocessing import Preprocessing
 from slimilar.deploy.file_format import KEY, VERSION, Stored, digest, inspect, read
 from slimilar.deploy.sources import build, build_stored, parse
-from slimilar.errors import InvalidInput, StoreError
+from slimilar.errors import InvalidInput, Option, StoreError
 from slimilar.planning.cost import Cost
 from slimilar.result import Result
 from slimilar.surgery import serialization
@@ -45,11 +46,15 @@ def save(
     *,
     source: str | None = None,
     note: Mapping[str, Any] | None = None,
+    inputs: Sequence[Sequence[int]] | None = None,
+    preprocessing: Preprocessing | None = None,
 ) -> Path:
     """Write a pruned model atomically and return the path.
 
     Takes the result of `prune`, or its model, also after further training or pruning. `source` is the name of
-    the unpruned model, such as `torchvision:resnet50`; with it, `load` can build the model by itself.
+    the unpruned model, such as `torchvision:resnet50`; with it, `load` can build the model by itself. `inputs` are
+    the shapes of the model's inputs, batch included, where a result does not tell them; `preprocessing` is how images
+    are prepared for it. The command line uses both when it reads the file.
     """
     model = check_model(pruned.model if isinstance(pruned, Result) else pruned)
     history = getattr(model, HISTORY, NO_SURGERY)
@@ -59,7 +64,9 @@ def save(
         "made by": {"slimilar": __version__, "torch": torch.__version__},
         "class": f"{type(model).__module__}.{type(model).__qualname__}",
         "source": None if source is None else str(source),
+        **({"input": [list(shape) for shape in inputs]} if inputs else {}),
         **(_description(pruned) if isinstance(pruned, Result) else {}),
+        **({} if preprocessing is None else {"preprocessing": preprocessing.as_dict()}),
         **({"trained for": sorted(phases_of(model))} if phases_of(model) else {}),
         **({"note": dict(note)} if note else {}),
         "surgery": serialization.encode(history),
@@ -151,16 +158,36 @@ def _cost(cost: Cost) -> dict[str, int]:
 def _original(stored: Stored) -> nn.Module:
     if stored.source is None:
         raise StoreError(
-            f"{stored.path} does not name the model it was pruned from; "
-            "pass a fresh model: slimilar.load(path, MyNetwork())"
+            f"{stored.path} does not name the model it was pruned from; pass ",
+            _fresh_model("path/file.py:function"),
+        )
+    if (home := _own_class(stored)) is not None:
+        raise StoreError(
+            f"{stored.path} was pruned from {stored.source!r}, a Python file, which is run only "
+            "if you ask for it: pass ",
+            _fresh_model(home),
         )
     try:
         return build_stored(stored.source)
     except InvalidInput as error:
         raise StoreError(
-            f"{stored.path} was pruned from {stored.source!r}, which cannot be built: {error}; "
-            "pass a fresh model: slimilar.load(path, MyNetwork())"
+            f"{stored.path} was pruned from {stored.source!r}, which cannot be built: {error}; pass ",
+            _fresh_model("MODEL"),
         ) from error
+
+
+def _fresh_model(base: str) -> Option:
+    return Option("base", base, "a fresh model: slimilar.load(path, MyNetwork())")
+
+
+def _own_class(stored: Stored) -> str | None:
+    """Return where the class of a model lives, if that is a Python file: as it was named, or near the saved file."""
+    name, _, function = str(stored.source).rpartition(":")
+    if not name.endswith(".py") or not function.isidentifier():
+        return None
+    near = [Path(name), *(folder / name for folder in stored.path.absolute().parents)]
+    found = next((file for file in near if file.expanduser().is_file()), near[0])
+    return f"{os.path.relpath(found) if found.is_absolute() else found}:{function}"
 
 
 def _pruned_on_meta(stored: Stored, fresh: nn.Module) -> nn.Module:

@@ -49,6 +49,8 @@ def fill_(model: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
 def read(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     """Return the tensors of a file by name, without wrappers."""
     file = Path(path).expanduser()
+    if file.is_dir():
+        raise DataError(f"{file} must be a file of weights, but is a folder; name the file in it")
     if not file.is_file():
         raise DataError(f"{file} must be a file of weights, but there is no such file; check the path")
     if file.suffix == ".safetensors":

@@ -19,6 +19,7 @@ class FreezeKind(Enum):
     NOT_RUN = "not run"  # does not run on the example, neither in eval mode nor in training
     EXCLUDED = "excluded"  # by the user
     UNTRAINED_NORM = "untrained norm"  # all channels are equally far apart
+    NO_BATCH_NORM = "no batch norm"  # and the criterion compares or ranks channels by it
     CRITERION = "criterion"  # the criterion has no order for the group
 
 

@@ -18,8 +18,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from slimilar.data.folder import IMAGENET
 from slimilar.data.images import RAW, Normalisation
+from slimilar.data.preprocessing import IMAGENET
 from slimilar.errors import DataError, InvalidInput, Option
 from slimilar.models.resnet import ResNet
 from slimilar.models.vgg import STAGES, VGG

@@ -64,4 +64,13 @@ def nothing_to_prune(frozen: Sequence[Frozen]) -> NothingToPrune:
     if any(f.kind is FreezeKind.UNTRAINED_NORM for f in frozen):
         load = Option("weights", "FILE", "a model with its weights loaded")
         return NothingToPrune(f"{message}. Does the model lack its trained weights? Pass ", load)
+    if any(f.kind is FreezeKind.NO_BATCH_NORM for f in frozen):
+        span = Option("criterion", "span --calibrate IMAGES", 'criterion="span" with calibration=')
+        plain = Option("criterion", "magnitude-l2 --ratio 0.3", 'criterion="magnitude-l2"')
+        return NothingToPrune(
+            f"{message}. Other criteria work without batch norms: pass ",
+            span,
+            " with some images, or ",
+            plain,
+        )
     return NothingToPrune(message)

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slimilar.cli import options
+from slimilar.cli.destination import file_for
 from slimilar.cli.model_source import OpenedModel, open_model
 from slimilar.cli.output import Output, escape, less, plot
 from slimilar.cli.plans import PlanOptions, command_of, planned, show_frozen, write_page
+from slimilar.cli.preprocessing_options import PreprocessingOptions
 
 if TYPE_CHECKING:
     from slimilar.planning.cut import Cut
@@ -29,6 +31,10 @@ def analyze(
     calibrate: options.Calibrate = None,
     images: options.Images = None,
     normalise: options.Normalise = "auto",
+    mean: options.Mean = None,
+    std: options.Std = None,
+    resize: options.Resize = None,
+    crop: options.Crop = None,
     residual: options.Residual = "inner",
     linkage: options.Linkage = "average",
     exclude: options.Exclude = None,
@@ -45,9 +51,12 @@ def analyze(
     Example: [bold]slimilar analyze slimilar:demo[/]
     """
     out = Output(json, quiet)
+    if report is not None:
+        file_for(report, "--report")
     opened = open_model(model, weights, input, base)
     chosen = PlanOptions(
-        residual, linkage, tuple(exclude or ()), min_channels, criterion, calibrate, images, normalise,
+        residual, linkage, tuple(exclude or ()), min_channels, criterion, calibrate, images,
+        PreprocessingOptions(normalise, mean, std, resize, crop),
         seed=seed, trained=trained,
     )  # fmt: skip
     found = planned(out, opened, chosen)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slimilar.cli import options
-from slimilar.cli.model_source import OpenedModel, open_model
+from slimilar.cli.model_source import OpenedModel, open_models
 from slimilar.cli.output import Output, escape
 
 if TYPE_CHECKING:
@@ -50,8 +50,7 @@ def bench(
     out = Output(json, quiet)
     if threads is not None:
         torch.set_num_threads(threads)
-    opened = {name: open_model(name, weights if not name.endswith(".safetensors") else None, input, base)
-              for name in models}  # fmt: skip
+    opened = open_models(models, weights, input, base)
     found: dict[str, Timings] = {}
     for name in _engines(engine or ["pytorch"]):
         timings = _measured(out, name, opened, batch, seconds, seed, must="all" not in (engine or []))

@@ -11,9 +11,10 @@ import typer
 
 from slimilar.cli import options
 from slimilar.cli.comparison_source import ComparisonSource
-from slimilar.cli.model_source import folder_for
+from slimilar.cli.destination import folder_for
 from slimilar.cli.options import Data, Rate
 from slimilar.cli.output import Output, ProgressDisplay, escape, percent
+from slimilar.cli.preprocessing_options import PreprocessingOptions
 from slimilar.errors import InvalidInput, SlimilarError
 
 if TYPE_CHECKING:
@@ -101,6 +102,10 @@ def compare(
     held_out: HeldOut = None,
     residual: options.Residual = "inner",
     normalise: options.Normalise = "auto",
+    mean: options.Mean = None,
+    std: options.Std = None,
+    resize: options.Resize = None,
+    crop: options.Crop = None,
     weights: options.Weights = None,
     input: options.Input = None,
     base: options.Base = None,
@@ -126,7 +131,15 @@ def compare(
 
     output, folder = Output(json, quiet), folder_for(out)
     opener = ComparisonSource(
-        model, weights, tuple(input or ()), base, data, normalise, train_images, test_images, held_out
+        model,
+        weights,
+        tuple(input or ()),
+        base,
+        data,
+        PreprocessingOptions(normalise, mean, std, resize, crop),
+        train_images,
+        test_images,
+        held_out,
     )
     shared: dict[str, Any] = {
         "flops": _words(flops, "flops"), "substitutes": _words(reconstruction, "reconstruction"),

@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slimilar.cli import options
-from slimilar.cli.commands.prune import MODEL, REPORT, pruned
+from slimilar.cli.commands.prune import pruned
 from slimilar.cli.confidence import wilson
-from slimilar.cli.model_source import OpenedModel, folder_for, open_model
+from slimilar.cli.destination import folder_for
+from slimilar.cli.model_source import OpenedModel, open_model
 from slimilar.cli.output import Output, ProgressDisplay, bar, escape, less, percent
 from slimilar.cli.plans import Planned, PlanOptions, make_plan
+from slimilar.cli.pruning_result import FILES
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -206,10 +208,10 @@ def _write(
     points = [Point("original", plan.before.flops, accuracy)]
     points += [Point(HOW[row.how], row.flops, row.accuracy) for row in rows]
     report = write_report(
-        folder / REPORT, plan, model=opened.model, title="Slimilar demo: VGG-16 on CIFAR-10", source=SOURCE,
+        folder / FILES["report"], plan, model=opened.model, title="Slimilar demo: VGG-16 on CIFAR-10", source=SOURCE,
         cut=plan.at(flops=HALF), points=points, rows=_table(plan, accuracy, rows, timings),
     )  # fmt: skip
-    return {"report": report, "model": save(models[HALF], folder / MODEL, source=SOURCE)}
+    return {"report": report, "model": save(models[HALF], folder / FILES["model"], source=SOURCE)}
 
 
 def _table(plan: Plan, accuracy: float, rows: list[DemoRow], timings: Timings) -> list[dict[str, str]]:

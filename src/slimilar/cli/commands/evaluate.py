@@ -9,10 +9,11 @@ import typer
 
 from slimilar.cli import options
 from slimilar.cli.confidence import wilson
-from slimilar.cli.images import labelled
-from slimilar.cli.model_source import open_model
+from slimilar.cli.images import ImageReader
+from slimilar.cli.model_source import open_models
 from slimilar.cli.options import Data, Limit
 from slimilar.cli.output import Output, escape, percent
+from slimilar.cli.preprocessing_options import PreprocessingOptions
 
 if TYPE_CHECKING:
     from slimilar.train import Score
@@ -23,6 +24,10 @@ def evaluate(
     data: Data = "demo",
     limit: Limit = None,
     normalise: options.Normalise = "auto",
+    mean: options.Mean = None,
+    std: options.Std = None,
+    resize: options.Resize = None,
+    crop: options.Crop = None,
     weights: options.Weights = None,
     input: options.Input = None,
     base: options.Base = None,
@@ -37,10 +42,11 @@ def evaluate(
 
     out = Output(json, quiet)
     found: dict[str, Score] = {}
-    for name in models:
-        opened = open_model(name, None if name.endswith(".safetensors") else weights, input, base)
+    prepared = PreprocessingOptions(normalise, mean, std, resize, crop)
+    for name, opened in open_models(models, weights, input, base).items():
+        images = ImageReader(out, opened, prepared).labelled(data, "test", limit)
         with out.working(f"Evaluating {name}"):
-            found[name] = score(opened.model, labelled(opened, data, "test", limit, normalise))
+            found[name] = score(opened.model, images)
     rows = [
         [escape(name), percent(s.accuracy), "{:.1f}..{:.1f}".format(*(100 * x for x in wilson(s.accuracy, s.images))),
          percent(s.top5), f"{s.loss:.3f}", str(s.images)]

@@ -9,9 +9,11 @@ from typing import Annotated
 import typer
 
 from slimilar.cli import options
+from slimilar.cli.destination import file_for
 from slimilar.cli.model_source import open_model
 from slimilar.cli.output import Output
 from slimilar.cli.plans import PlanOptions, planned, write_page
+from slimilar.cli.preprocessing_options import PreprocessingOptions
 
 
 def explore(
@@ -24,6 +26,10 @@ def explore(
     calibrate: options.Calibrate = None,
     images: options.Images = None,
     normalise: options.Normalise = "auto",
+    mean: options.Mean = None,
+    std: options.Std = None,
+    resize: options.Resize = None,
+    crop: options.Crop = None,
     residual: options.Residual = "inner",
     linkage: options.Linkage = "average",
     exclude: options.Exclude = None,
@@ -40,10 +46,11 @@ def explore(
 
     Example: [bold]slimilar explore slimilar:demo[/]
     """
-    output = Output(json, quiet)
+    output, out = Output(json, quiet), file_for(out)
     opened = open_model(model, weights, input, base)
     chosen = PlanOptions(
-        residual, linkage, tuple(exclude or ()), min_channels, criterion, calibrate, images, normalise,
+        residual, linkage, tuple(exclude or ()), min_channels, criterion, calibrate, images,
+        PreprocessingOptions(normalise, mean, std, resize, crop),
         seed=seed, trained=trained,
     )  # fmt: skip
     page = write_page(output, out, opened, planned(output, opened, chosen))

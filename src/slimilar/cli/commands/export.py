@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from slimilar.cli import options
+from slimilar.cli.destination import file_for
 from slimilar.cli.model_source import open_model
 from slimilar.cli.output import Output, escape
 
@@ -34,6 +35,7 @@ def export(
     from slimilar.planning.cost import human
 
     output = Output(json, quiet)
+    out = file_for(out)
     opened = open_model(model, weights, input, base)
     with output.working("Exporting"):
         done = export_onnx(

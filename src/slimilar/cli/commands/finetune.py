@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from slimilar.cli import options
-from slimilar.cli.model_source import folder_for, open_model
-from slimilar.cli.options import Data, Epochs, Limit, Rate, Resume
+from slimilar.cli.destination import folder_for
+from slimilar.cli.model_source import has_random_weights, is_saved, open_model
+from slimilar.cli.options import Epochs, Limit, Rate, Resume, TrainingData
 from slimilar.cli.output import Output
+from slimilar.cli.preprocessing_options import PreprocessingOptions
 from slimilar.cli.training_run import TrainingCommand, changed_recipe
+from slimilar.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from torch import nn
 
 
 def finetune(
     model: options.Model,
-    data: Data = "cifar10",
+    data: TrainingData = None,
     recipe: Annotated[
         str, typer.Option(help="quick, paper-vgg, ...; a wrong name lists them.", metavar="NAME")
     ] = "quick",
@@ -30,10 +36,21 @@ def finetune(
         ),
     ] = False,
     teacher: Annotated[
-        str | None, typer.Option(help="Distil from this model, beside the labels.", metavar="MODEL")
+        str | None,
+        typer.Option(
+            help="Distil from this model, beside the labels: a name or a saved file. --base applies to it too.",
+            metavar="MODEL",
+        ),
+    ] = None,
+    teacher_weights: Annotated[
+        str | None, typer.Option(help="File of the teacher's weights, or 'default'.", metavar="FILE")
     ] = None,
     limit: Limit = None,
     normalise: options.Normalise = "auto",
+    mean: options.Mean = None,
+    std: options.Std = None,
+    resize: options.Resize = None,
+    crop: options.Crop = None,
     weights: options.Weights = None,
     input: options.Input = None,
     base: options.Base = None,
@@ -50,7 +67,24 @@ def finetune(
     Example: [bold]slimilar finetune small/model.safetensors --data cifar10.npz --epochs 3[/]
     """
     opened = open_model(model, weights, input, base)
-    distilled = open_model(teacher, None, input).model if teacher else None
-    run = TrainingCommand(Output(json, quiet), opened, data, limit, normalise)
+    distilled = _teacher(teacher, teacher_weights, input, base)
+    run = TrainingCommand(
+        Output(json, quiet), opened, data, limit, PreprocessingOptions(normalise, mean, std, resize, crop)
+    )
     chosen = changed_recipe(recipe, epochs, lr, freeze_statistics or None)
     run(chosen, folder_for(out), resume, seed, tune=True, teacher=distilled)
+
+
+def _teacher(
+    name: str | None, weights: str | None, shapes: list[str] | None, base: str | None
+) -> nn.Module | None:
+    """Return the model to distil from; one without trained weights is refused."""
+    if name is None:
+        if weights is not None:
+            raise InvalidInput("--teacher-weights goes with --teacher MODEL, got it alone; leave it out")
+        return None
+    if weights is None and has_random_weights(name):
+        raise InvalidInput(
+            f"--teacher must be a trained model, but {name} is built with random weights; pass --teacher-weights FILE"
+        )
+    return open_model(name, weights, shapes, base if is_saved(name) else None).model

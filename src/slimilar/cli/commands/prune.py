@@ -1,25 +1,56 @@
-"""`slimilar prune`: from a model to a smaller one, with its plan and a report."""
+"""`slimilar prune`: from a model to a smaller one, with its plan, a report and the recipe to do it again."""
 
 from __future__ import annotations
 
-import json as jsonlib
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
+
+import typer
 
 from slimilar.cli import options
-from slimilar.cli.model_source import OpenedModel, folder_for, open_model, parse_layers
-from slimilar.cli.output import Output, escape, less
-from slimilar.cli.plans import Planned, PlanOptions, command_of, planned, show_frozen
+from slimilar.cli.budget_checks import check_budget_size, check_budget_unit
+from slimilar.cli.destination import folder_for
+from slimilar.cli.images import ImageReader
+from slimilar.cli.model_source import OpenedModel, open_model, parse_layers
+from slimilar.cli.output import Output, escape
+from slimilar.cli.plans import Planned, PlanOptions, planned
+from slimilar.cli.preprocessing_options import PreprocessingOptions
+from slimilar.cli.pruning_accuracy import Accuracy, MeasuredAccuracy
+from slimilar.cli.pruning_result import FILES, described, next_commands, show_cut, show_result, write
+from slimilar.cli.recipe_file import recipe_of
+from slimilar.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from slimilar.planning.latency import MeasuredLatency
     from slimilar.planning.target import PruningTarget
     from slimilar.result import Result
 
-MODEL, PLAN, REPORT = "model.safetensors", "plan.json", "report.html"
+_DATA = "Accuracy"
+Data = Annotated[
+    str | None,
+    typer.Option(
+        help="Measure accuracy before and after: demo, cifar10, a folder with train and test inside, a .npz file.",
+        metavar="DATA",
+        rich_help_panel=_DATA,
+    ),
+]
+Limit = Annotated[
+    int | None,
+    typer.Option(help="Use only the first N images of --data.", min=1, metavar="N", rich_help_panel=_DATA),
+]
+Finetune = Annotated[
+    int | None,
+    typer.Option(
+        help="Then fine-tune on the training images of --data.",
+        min=1,
+        metavar="EPOCHS",
+        rich_help_panel=_DATA,
+    ),
+]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show what would be removed; write nothing.")]
 
 
 def prune(
+    context: typer.Context,
     model: options.Model,
     threshold: options.Threshold = None,
     flops: options.Flops = None,
@@ -34,6 +65,10 @@ def prune(
     calibrate: options.Calibrate = None,
     images: options.Images = None,
     normalise: options.Normalise = "auto",
+    mean: options.Mean = None,
+    std: options.Std = None,
+    resize: options.Resize = None,
+    crop: options.Crop = None,
     criterion: options.Criterion = "auto",
     trained: options.Trained = False,
     reconstruction: options.Reconstruction = "auto",
@@ -44,36 +79,70 @@ def prune(
     input: options.Input = None,
     base: options.Base = None,
     runtime: options.Runtime = "pytorch",
+    data: Data = None,
+    limit: Limit = None,
+    finetune: Finetune = None,
     seed: options.Seed = 0,
     out: options.Out = Path("pruned"),
+    force: options.Force = False,
+    dry_run: DryRun = False,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Prune a model to a threshold or a budget; write the smaller model, the plan and a report.
+    """Prune a model to a threshold or a budget; write the smaller model, the plan, a report and the recipe.
 
     Example: [bold]slimilar prune slimilar:demo --flops 0.5 -o small[/]
     """
     from slimilar.deploy.runtimes import check_engine
     from slimilar.planning.target import PruningTarget
 
-    output, folder = Output(json, quiet), folder_for(out)
+    output = Output(json, quiet)
     target = PruningTarget.of(
         threshold=threshold, flops=flops, macs=macs, params=params, latency=latency, ratio=ratio, quantile=quantile,
         round_to=round_to, thresholds=parse_layers(layer),
     )  # fmt: skip
     check_engine(runtime, "runtime")
+    check_budget_unit(target)
+    _check(target, data, finetune, dry_run)
+    folder = out if dry_run else folder_for(out, FILES.values(), force)
+    prepared = PreprocessingOptions(normalise, mean, std, resize, crop)
     chosen = PlanOptions(
-        residual, linkage, tuple(exclude or ()), min_channels, criterion, calibrate, images, normalise,
+        residual, linkage, tuple(exclude or ()), min_channels, criterion, calibrate, images, prepared,
         reconstruction, seed, trained,
     )  # fmt: skip
     opened = open_model(model, weights, input, base)
+    accuracy = Accuracy.of(ImageReader(output, opened, prepared), data, limit, finetune is not None)
     found = planned(output, opened, chosen, target.kind)
+    check_budget_size(target, found.plan.before)
+    if dry_run:
+        show_cut(output, found.plan, found.plan.cut(target))
+        output.say("[bold]Nothing was written[/]: leave out --dry-run to prune.")
+        return output.answer({"cut": dict(found.plan.cut(target).widths)})
     result = pruned(output, opened, found, target, runtime)
-    written = _write(output, folder, opened, found.options, result)
-    _show(output, result, target)
+    measured = MeasuredAccuracy()
+    if accuracy is not None:
+        result, measured = accuracy.measured(
+            output, result, finetune, calibrated=found.images is not None, seed=seed
+        )
+    written = write(output, folder, opened, found, result, measured, recipe_of(context))
+    show_result(output, result, target, measured)
     for what, path in written.items():
         output.say(f"{what:<8} [bold]{escape(path)}[/]")
-    output.answer(_described(opened, result, written))
+    output.say("\nNext")
+    for command in next_commands(opened, written["model"], data):
+        output.say(f"  {escape(command)}")
+    output.answer(described(opened, result, written, measured))
+    return None
+
+
+def _check(target: PruningTarget, data: str | None, finetune: int | None, dry_run: bool) -> None:
+    """Raise for options that do not go together, before any work."""
+    if finetune is not None and data is None:
+        raise InvalidInput("--finetune needs images with labels, got none; pass --data")
+    if dry_run and target.kind == "latency":
+        raise InvalidInput(
+            "--dry-run shows a plan, got --latency, which is met by measuring pruned models; leave one out"
+        )
 
 
 def pruned(
@@ -87,95 +156,3 @@ def pruned(
             opened.model, opened.example(), found.plan, target, reconstruction=found.options.reconstruction,
             calibration=found.images, runtime=runtime, seed=found.options.seed, progress=tell.stage,
         )  # fmt: skip
-
-
-def _write(
-    out: Output, folder: Path, opened: OpenedModel, chosen: PlanOptions, result: Result
-) -> dict[str, Path]:
-    """Write the three files, each whole or not at all."""
-    from slimilar.deploy.store import save
-    from slimilar.report import write_report
-    from slimilar.utils.atomic import write_text
-
-    with out.working("Writing"):
-        text = jsonlib.dumps(_plan(result), indent=1) + "\n"
-        written = {"model": save(result, folder / MODEL, source=opened.source)}
-        written["plan"] = write_text(folder / PLAN, text)
-        written["report"] = write_report(
-            folder / REPORT, result.plan, model=opened.model, title=opened.title,
-            source=command_of(opened, chosen), cut=result.cut,
-        )  # fmt: skip
-    return written
-
-
-def _plan(result: Result) -> dict[str, Any]:
-    """Return what was decided, as JSON."""
-    cut = result.cut
-    return {
-        "threshold": cut.threshold,
-        "criterion": result.plan.criterion,
-        "reconstruction": result.reconstruction,
-        "substitute": result.reconstruction,  # its earlier name
-        "cost": {"before": _cost(cut.before), "after": _cost(cut.cost)},
-        "layers": {
-            group.name: {
-                "before": group.width,
-                "after": cut.widths[group.name],
-                "kept": list(cut.kept[group.name]),
-                "clusters": [
-                    [int(c.representative), [int(m) for m in c.members]] for c in cut.clusters[group.name]
-                ],
-            }
-            for group in result.plan.groups
-        },
-        "frozen": [{"name": f.name, "channels": f.width, "reason": f.reason} for f in result.plan.frozen],
-    }
-
-
-def _cost(cost: Any) -> dict[str, int]:
-    return {"flops": cost.flops, "macs": cost.macs, "params": cost.params}
-
-
-def _show(out: Output, result: Result, target: PruningTarget) -> None:
-    from slimilar.planning.cost import human
-
-    cut = result.cut
-    rows = [
-        [escape(g.name), str(g.width), str(cut.widths[g.name]), less(g.width, cut.widths[g.name])]
-        for g in result.plan.groups
-    ]
-    out.table(["<layer", "channels", "kept", ""], rows)
-    show_frozen(out, result.plan)
-    totals = [
-        [name, human(a), human(b), less(a, b)]
-        for name, a, b in (
-            ("FLOPs", cut.before.flops, cut.flops),
-            ("MACs", cut.before.macs, cut.macs),
-            ("parameters", cut.before.params, cut.params),
-        )
-    ]
-    if result.latency is not None:
-        times = [f"{time.value:.3g} ms" for time in (result.latency.before, result.latency.after)]
-        totals.append(["measured time", *times, less(1.0, result.latency.ratio.value)])
-    out.table(["<", "before", "after", ""], totals)
-    reached = "ratio" if target.kind == "ratio" else "threshold"
-    chosen = f"criterion {result.plan.criterion}, {reached} {cut.threshold:.4g}"
-    out.say(f"{chosen}, reconstruction {result.reconstruction}\n")
-
-
-def _described(opened: OpenedModel, result: Result, written: dict[str, Path]) -> dict[str, Any]:
-    measured = {} if result.latency is None else {"latency": _times(result.latency)}
-    return {
-        "model": opened.source,
-        **_plan(result),
-        **measured,
-        "error": result.error,
-        "files": {name: str(path) for name, path in written.items()},
-    }
-
-
-def _times(latency: MeasuredLatency) -> dict[str, dict[str, float]]:
-    return {
-        name: {"value": i.value, "low": i.low, "high": i.high}
-        for name, i in (("before_ms", latency.before), ("after_ms", latency.after), ("ratio", latency.ratio))
-    }

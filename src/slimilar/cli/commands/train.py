@@ -8,16 +8,18 @@ from typing import Annotated
 import typer
 
 from slimilar.cli import options
-from slimilar.cli.model_source import folder_for, open_model
-from slimilar.cli.options import Data, Epochs, Limit, Rate, Resume
+from slimilar.cli.destination import folder_for
+from slimilar.cli.model_source import open_model
+from slimilar.cli.options import Epochs, Limit, Rate, Resume, TrainingData
 from slimilar.cli.output import Output
+from slimilar.cli.preprocessing_options import PreprocessingOptions
 from slimilar.cli.training_phase import For, PhaseOptions, Stream, Strength, Towards
 from slimilar.cli.training_run import TrainingCommand, changed_recipe
 
 
 def train(
     model: options.Model,
-    data: Data = "cifar10",
+    data: TrainingData = None,
     recipe: Annotated[
         str, typer.Option(help="one-cycle, base, quick, ...; a wrong name lists them.", metavar="NAME")
     ] = "one-cycle",
@@ -25,6 +27,10 @@ def train(
     lr: Rate = None,
     limit: Limit = None,
     normalise: options.Normalise = "auto",
+    mean: options.Mean = None,
+    std: options.Std = None,
+    resize: options.Resize = None,
+    crop: options.Crop = None,
     weights: options.Weights = None,
     input: options.Input = None,
     out: options.Out = Path("trained"),
@@ -45,6 +51,8 @@ def train(
 
     torch.manual_seed(seed)
     opened = open_model(model, weights, input)
-    run = TrainingCommand(Output(json, quiet), opened, data, limit, normalise)
+    run = TrainingCommand(
+        Output(json, quiet), opened, data, limit, PreprocessingOptions(normalise, mean, std, resize, crop)
+    )
     phase = PhaseOptions(criterion, flops, strength, residual)
     run(changed_recipe(recipe, epochs, lr), folder_for(out), resume, seed, phase=phase)

@@ -1,0 +1,50 @@
+"""`slimilar run`: what a recipe says, once more."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from slimilar.cli import options
+from slimilar.cli.output import Output
+from slimilar.cli.pruning_result import FILES
+from slimilar.cli.recipe_file import read_recipe, words_of
+
+
+def run(
+    context: typer.Context,
+    recipe: Annotated[
+        Path, typer.Argument(help="A recipe.yaml that `slimilar prune` wrote.", metavar="RECIPE")
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="Folder for the results. Default: the recipe's.", metavar="DIR"),
+    ] = None,
+    force: options.Force = False,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Prune as a recipe says, and compare the model with the one that it was written for.
+
+    Paths in a recipe are as they were typed: run it in the same folder.
+
+    Example: [bold]slimilar run small/recipe.yaml -o again[/]
+    """
+    from slimilar.deploy.file_format import inspect
+
+    command = context.find_root().command.commands["prune"]  # type: ignore[attr-defined]
+    known = {p.name: p.type.name for p in command.params if p.name}
+    read = read_recipe(recipe, known)
+    if out is not None:
+        read = replace(read, options={**read.options, "out": str(out)})
+    extra = [word for word, wanted in (("--force", force), ("--json", json), ("--quiet", quiet)) if wanted]
+    command.main([*words_of(read), *extra], prog_name="slimilar prune", standalone_mode=False)
+    if read.digest is not None:
+        folder = Path(str(read.options.get("out", "pruned"))).expanduser()
+        same = inspect(folder / FILES["model"]).info.get("digest") == read.digest
+        told = "is identical to" if same else "differs from"
+        why = "" if same else ": other versions, another machine, or changed files"
+        Output(json, quiet).note(f"the model {told} the one that the recipe was written for{why}")

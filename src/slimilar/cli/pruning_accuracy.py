@@ -1,0 +1,89 @@
+"""Accuracy before and after pruning, and fine-tuning in the same command."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from slimilar.cli.images import ImageReader
+from slimilar.cli.output import Output
+from slimilar.cli.training_run import changed_recipe, shown
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from slimilar.data import ImageFiles, Images
+    from slimilar.report import Point
+    from slimilar.result import Result
+
+_GENTLE = 0.003  # the learning rate for a model whose consumers were fitted to images
+
+
+@dataclass(frozen=True)
+class MeasuredAccuracy:
+    """Shares of the test images that are classified correctly; None where not measured."""
+
+    before: float | None = None
+    after: float | None = None
+    finetuned: float | None = None
+    images: int = 0
+
+    def described(self) -> dict[str, Any]:
+        """Return it for programs."""
+        return {} if self.before is None else {"accuracy": asdict(self)}
+
+    def points(self, result: Result) -> list[Point]:
+        """Return marks for the report."""
+        from slimilar.report import Point
+
+        costs = result.cut.before.flops, result.cut.flops, result.cut.flops
+        named = zip(
+            ("original", "pruned", "fine-tuned"),
+            costs,
+            (self.before, self.after, self.finetuned),
+            strict=True,
+        )
+        return [Point(name, cost, share) for name, cost, share in named if share is not None]
+
+
+@dataclass(frozen=True, eq=False)
+class Accuracy:
+    """The images that accuracy is measured on, and the accuracy of the model before it is pruned."""
+
+    before: float
+    test: Images | ImageFiles
+    train: Images | ImageFiles | None
+
+    @classmethod
+    def of(cls, reader: ImageReader, data: str | None, limit: int | None, training: bool) -> Accuracy | None:
+        """Measure the unpruned model, before anything takes long; None without data."""
+        if data is None:
+            return None
+        test = reader.labelled(data, "test", limit)
+        train = reader.labelled(data, "train", limit) if training else None
+        return cls(_score(reader.out, reader.opened.model, test, "the original"), test, train)
+
+    def measured(
+        self, out: Output, result: Result, epochs: int | None, calibrated: bool, seed: int
+    ) -> tuple[Result, MeasuredAccuracy]:
+        """Return the result, fine-tuned if epochs are given, and what was measured."""
+        after = _score(out, result.model, self.test, "the pruned model")
+        found = MeasuredAccuracy(self.before, after, images=len(self.test))
+        if epochs is None or self.train is None:
+            return result, found
+        from slimilar.train import TrainingSettings, finetune
+
+        recipe = changed_recipe("quick", epochs, _GENTLE if calibrated else None, calibrated or None)
+        with out.working("Fine-tuning") as tell:
+            trained = finetune(
+                result.model, self.train, recipe, test=self.test, settings=TrainingSettings(seed=seed),
+                progress=shown(out, tell),
+            )  # fmt: skip
+        return replace(result, model=trained.model), replace(found, finetuned=trained.accuracy)
+
+
+def _score(out: Output, model: nn.Module, test: Images | ImageFiles, what: str) -> float:
+    from slimilar.train import evaluate
+
+    with out.working(f"Evaluating {what}"):
+        return evaluate(model, test).accuracy

@@ -1,0 +1,147 @@
+"""What `slimilar prune` shows and writes."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slimilar.cli.model_source import OpenedModel
+from slimilar.cli.output import Output, escape, less, percent
+from slimilar.cli.plans import Planned, command_of, show_frozen
+from slimilar.cli.pruning_accuracy import MeasuredAccuracy
+from slimilar.cli.recipe_file import PruningRecipe, write_recipe
+
+if TYPE_CHECKING:
+    from slimilar.planning.cut import Cut
+    from slimilar.planning.latency import MeasuredLatency
+    from slimilar.planning.plan import Plan
+    from slimilar.planning.target import PruningTarget
+    from slimilar.result import Result
+
+FILES = {"model": "model.safetensors", "plan": "plan.json", "report": "report.html", "recipe": "recipe.yaml"}
+
+
+def write(
+    out: Output, folder: Path, opened: OpenedModel, found: Planned, result: Result, accuracy: MeasuredAccuracy,
+    recipe: PruningRecipe,
+) -> dict[str, Path]:  # fmt: skip
+    """Write the files, each whole or not at all."""
+    from slimilar.deploy.store import save
+    from slimilar.report import write_report
+    from slimilar.utils.atomic import write_text
+
+    with out.working("Writing"):
+        model = save(result, folder / FILES["model"], source=opened.source, preprocessing=found.preprocessing)
+        written = {"model": model}
+        text = json.dumps({**_plan(result), **accuracy.described()}, indent=1) + "\n"
+        written["plan"] = write_text(folder / FILES["plan"], text)
+        written["report"] = write_report(
+            folder / FILES["report"], result.plan, model=opened.model, title=opened.title,
+            source=command_of(opened, found.options), cut=result.cut, points=accuracy.points(result),
+        )  # fmt: skip
+        written["recipe"] = write_recipe(folder / FILES["recipe"], recipe, model)
+    return written
+
+
+def show_cut(out: Output, plan: Plan, cut: Cut, more: list[list[str]] | None = None) -> None:
+    """Show the widths of all layers, what has to stay, and the costs."""
+    from slimilar.planning.cost import human
+
+    rows = [
+        [escape(g.name), str(g.width), str(cut.widths[g.name]), less(g.width, cut.widths[g.name])]
+        for g in plan.groups
+    ]
+    out.table(["<layer", "channels", "kept", ""], rows)
+    show_frozen(out, plan)
+    totals = [
+        [name, human(a), human(b), less(a, b)]
+        for name, a, b in (
+            ("FLOPs", cut.before.flops, cut.flops),
+            ("MACs", cut.before.macs, cut.macs),
+            ("parameters", cut.before.params, cut.params),
+        )
+    ]
+    out.table(["<", "before", "after", ""], [*totals, *(more or [])])
+
+
+def show_result(out: Output, result: Result, target: PruningTarget, accuracy: MeasuredAccuracy) -> None:
+    """Show what was done, and what it changed."""
+    more = []
+    if result.latency is not None:
+        times = [f"{time.value:.3g} ms" for time in (result.latency.before, result.latency.after)]
+        more.append(["measured time", *times, less(1.0, result.latency.ratio.value)])
+    if accuracy.before is not None and accuracy.after is not None:
+        change = f"{100 * (accuracy.after - accuracy.before):+.1f} points"
+        more.append(["accuracy", percent(accuracy.before), percent(accuracy.after), change])
+    if accuracy.before is not None and accuracy.finetuned is not None:
+        change = f"{100 * (accuracy.finetuned - accuracy.before):+.1f} points"
+        more.append(["after fine-tuning", "", percent(accuracy.finetuned), change])
+    show_cut(out, result.plan, result.cut, more)
+    reached = "ratio" if target.kind == "ratio" else "threshold"
+    chosen = f"criterion {result.plan.criterion}, {reached} {result.cut.threshold:.4g}"
+    out.say(f"{chosen}, reconstruction {result.reconstruction}\n")
+
+
+def next_commands(opened: OpenedModel, file: Path, data: str | None) -> list[str]:
+    """Return commands that go on with the saved file."""
+    saved = shlex.quote(str(file))
+    base = f" --base {shlex.quote(opened.base)}" if opened.base else ""
+    images = f" --data {shlex.quote(data)}" if data else " --data FOLDER"
+    return [
+        f"slimilar evaluate {saved}{base}{images}",
+        f"slimilar bench {opened.command} {saved}{base if '--base' not in opened.command else ''}",
+        f"slimilar finetune {saved}{base}{images} --epochs 3 -o finetuned",
+        f"slimilar export {saved}{base} -o small.onnx",
+    ]
+
+
+def described(
+    opened: OpenedModel, result: Result, written: dict[str, Path], accuracy: MeasuredAccuracy
+) -> dict[str, Any]:
+    """Return a result for programs."""
+    measured = {} if result.latency is None else {"latency": _times(result.latency)}
+    return {
+        "model": opened.source,
+        **_plan(result),
+        **measured,
+        **accuracy.described(),
+        "error": result.error,
+        "files": {name: str(path) for name, path in written.items()},
+    }
+
+
+def _plan(result: Result) -> dict[str, Any]:
+    """Return what was decided, as JSON."""
+    cut = result.cut
+    return {
+        "threshold": cut.threshold,
+        "criterion": result.plan.criterion,
+        "reconstruction": result.reconstruction,
+        "substitute": result.reconstruction,  # its earlier name
+        "cost": {"before": _cost(cut.before), "after": _cost(cut.cost)},
+        "layers": {
+            group.name: {
+                "before": group.width,
+                "after": cut.widths[group.name],
+                "kept": list(cut.kept[group.name]),
+                "clusters": [
+                    [int(c.representative), [int(m) for m in c.members]] for c in cut.clusters[group.name]
+                ],
+            }
+            for group in result.plan.groups
+        },
+        "frozen": [{"name": f.name, "channels": f.width, "reason": f.reason} for f in result.plan.frozen],
+    }
+
+
+def _cost(cost: Any) -> dict[str, int]:
+    return {"flops": cost.flops, "macs": cost.macs, "params": cost.params}
+
+
+def _times(latency: MeasuredLatency) -> dict[str, dict[str, float]]:
+    return {
+        name: {"value": i.value, "low": i.low, "high": i.high}
+        for name, i in (("before_ms", latency.before), ("after_ms", latency.after), ("ratio", latency.ratio))
+    }
