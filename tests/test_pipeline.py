@@ -405,6 +405,7 @@ def test_a_wrong_rewrite_is_caught_and_named(net: nn.Module, monkeypatch: pytest
         return small
 
     monkeypatch.setattr(sys.modules["slimilar.pipeline"], "operate", broken)
+    monkeypatch.setattr(sys.modules["slimilar.reconstruction.reconstruct"], "operate", broken)
     with pytest.raises(slimilar.errors.VerificationError, match=r"group block2\.conv1"):
         slimilar.prune(net, IMAGE, threshold=0.2)
 

@@ -20,6 +20,10 @@ class SlimilarError(Exception):
     """The root: catch this to catch everything that Slimilar raises on purpose."""
 
 
+class SlimilarWarning(UserWarning):
+    """Something was done in another way than asked for, or less well; the message has the reason."""
+
+
 class InvalidInput(SlimilarError, ValueError):
     """An argument is not what was asked for."""
 

@@ -12,8 +12,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from slimilar.calibration.batches import batch_size, gather, labelled_batches
-from slimilar.calibration.calibration_set import MAX_IMAGES, Progress, wants_synthesis
+from slimilar.calibration.batches import gather
+from slimilar.calibration.calibration_set import MAX_IMAGES, Progress, calibration_set, wants_synthesis
+from slimilar.calibration.program import program_for, program_of
 from slimilar.calibration.synthesis import synthesize
 from slimilar.criteria import Criterion, Sight, Weights, automatic, facts, make
 from slimilar.criteria.base import check_needs, check_training, phases_of
@@ -24,11 +25,12 @@ from slimilar.planning.cost import CostModel, cost_model, count, human
 from slimilar.planning.plan import Budget, Cut, Orders, Plan, check_threshold, nothing
 from slimilar.reconstruction.apply import (
     SUBSTITUTES,
+    Amended,
     leave_room,
-    program_of,
     settle,
     substituted,
 )
+from slimilar.reconstruction.verify import verify_reconstruction
 from slimilar.similarity.linkage import Linkage
 from slimilar.similarity.removal_order import Cluster, RemovalOrder
 from slimilar.surgery.probe import analyse
@@ -112,18 +114,16 @@ def analyze(
     weights = Weights(tensors, phases=phases_of(model))
     check_needs(chosen, declared, calibration is not None, labels=True)
     check_training(chosen, declared, weights)
-    batches, known = (
-        ([], None)
-        if calibration is None
-        else labelled_batches(calibration, labels, example, batch_size(example), MAX_IMAGES)
-    )
-    check_needs(chosen, declared, calibration is not None, known is not None)
+    data = calibration_set(calibration, labels, example, seed=seed)
+    check_needs(chosen, declared, bool(data), data.labels is not None)
     structure = analyse(model, example, residual)
     costs = cost_model(structure.trace, structure.grouping)
     sight = None
-    if batches:
-        program = program_of(model, example, structure, len(batches[0]))
-        sight = Sight(structure.trace, structure.grouping, costs, program, batches, seed, progress, known)
+    if data:
+        program, data = program_for(model, example, structure, data)
+        sight = Sight(
+            program.trace, structure.grouping, costs, program, data.batches, seed, progress, data.label_batches
+        )  # fmt: skip
     return _plan(replace(weights, sight=sight), structure, costs, chosen, excluded, min_channels)
 
 
@@ -217,15 +217,12 @@ def apply(
     """Carry out a cut of a plan; one plan serves many cuts."""
     model = check_model(model)
     how = settle(choose(substitute, SUBSTITUTES, "substitute"), model, example, plan)
-    done, small = _operated(model, plan.structure, cut.mask)
-    error = _verified(model, small, example, plan.structure, cut.mask) if verify else None
-    result = Result(small, cut, plan, done, error)
     if how == "none" or cut.mask.all():
-        return result
+        done, small = _operated(model, plan.structure, cut.mask)
+        error = _verified(model, small, example, plan.structure, cut.mask) if verify else None
+        return Result(small, cut, plan, done, error)
     made = substituted(model, example, plan, cut, how, calibration, seed, progress)
-    if verify and made.cut is not cut:  # consumers chose other channels
-        plain = operate(model, surgery(plan.structure.trace, plan.structure.grouping, made.cut.mask))
-        error = _verified(model, plain, example, plan.structure, made.cut.mask)
+    error = _verified_reconstruction(model, example, plan.structure, made) if verify else None
     done = _remember(model, made.model, made.surgery)
     cut = replace(made.cut, cost=count(made.model, example)) if done.biases else made.cut
     return Result(made.model, cut, plan, done, error, how)
@@ -418,6 +415,20 @@ def _verified(
         raise VerificationError(
             f"{detail}; at fault: {at_fault}. Exclude it (exclude=[...]) and report the model, please"
         ) from error
+
+
+def _verified_reconstruction(
+    model: nn.Module, example: Example, structure: Structure, made: Amended
+) -> float:
+    """Compare the returned model with the program of the reconstructed network; on a mismatch name the group."""
+    try:
+        program = program_of(model, example, structure)
+        return verify_reconstruction(program, structure.grouping, made.network, made.model, example)
+    except Exception:
+        mask = made.cut.mask
+        plain = operate(model, surgery(structure.trace, structure.grouping, mask))
+        _verified(model, plain, example, structure, mask)  # raises if the channels alone are at fault
+        raise
 
 
 def _at_fault(model: nn.Module, example: Example, structure: Structure, mask: Kept) -> str:

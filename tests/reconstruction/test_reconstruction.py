@@ -14,13 +14,13 @@ from helpers.fitting import duplicate, generator, images, small_net
 from slimilar import models
 from slimilar.calibration import replay
 from slimilar.criteria import Span, available, facts
-from slimilar.errors import InvalidInput
+from slimilar.errors import InvalidInput, SlimilarWarning
 from slimilar.graph.tracing import trace
+from slimilar.reconstruction import least_squares
 from slimilar.reconstruction.apply import substituted
 from slimilar.reconstruction.gaussian import expect
 from slimilar.reconstruction.least_squares import Settings
 from slimilar.reconstruction.patches import Samples, fit
-from slimilar.reconstruction.reconstruct import linear
 from slimilar.utils.gc_pause import resting
 from slimilar.utils.modules import named_tensors
 
@@ -155,11 +155,11 @@ def test_a_fit_holds_no_more_numbers_than_it_may(monkeypatch: pytest.MonkeyPatch
         held.append(sum(t.numel() for t in samples.all() if t is not None))
         return fit(samples, *others)
 
-    monkeypatch.setattr(linear, "fit", counting)
+    monkeypatch.setattr(least_squares, "fit", counting)
     slimilar.prune(small_net(), x[:1], flops=0.6, calibration=x)
     free = max(held)
     held.clear()
-    monkeypatch.setattr(linear, "PAIRED", free // 4)
+    monkeypatch.setattr(least_squares, "PAIRED", free // 4)
     slimilar.prune(small_net(), x[:1], flops=0.6, calibration=x)
     assert held
     assert max(held) <= 1.2 * free // 4
@@ -280,7 +280,8 @@ class Looks(nn.Module):
 
 
 def test_models_that_look_at_values_are_pruned_without_substitution() -> None:
-    result = slimilar.prune(Looks().eval(), images(1), threshold=0.3)
+    with pytest.warns(SlimilarWarning, match="not reconstructed, because it looks at values"):
+        result = slimilar.prune(Looks().eval(), images(1), threshold=0.3)
     assert result.substitute == "none"
     with pytest.raises(InvalidInput, match="looks at values"):
         slimilar.prune(Looks().eval(), images(1), threshold=0.3, substitute="mean")

@@ -8,6 +8,7 @@ from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from slimilar.graph.labels import Atoms, Labels, numbered, roots
 from slimilar.graph.reasons import FreezeKind, Reason
@@ -175,7 +176,11 @@ class Trace:
     freezes: tuple[Freeze, ...]
     runs: tuple[Atoms, ...]  # channels between two places at which the code cuts; probing has to try each run
     pieces: tuple[Atoms, ...]  # channels that become a tensor of their own, which must not become empty
+    inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    constants: Mapping[
+        int, Tensor
+    ]  # values that the code brings along: neither made by an operator nor held by name
     parameters: Mapping[str, tuple[int, ...]]  # name -> shape, tied ones once
     meta: bool  # shapes were enough
     asleep: tuple[Asleep, ...] = ()

@@ -84,6 +84,8 @@ class Tracer(TorchDispatchMode):
         self._unsorted: list[Tensor] = []  # tensors whose memory has not been asked for
         self._any_uniform = False
         self._on_cpu: dict[int, tuple[Tensor, Tensor]] = {}
+        self._constants: dict[int, Tensor] = {}
+        self._inputs: tuple[int, ...] = ()
         self._watch = Watch(self.modules, by_hooks=not meta)
 
     # --- what the rules use ---------------------------------------------------------------------------------
@@ -182,7 +184,10 @@ class Tracer(TorchDispatchMode):
         """Enter a tensor that no operator has made: a parameter, a buffer, or a constant."""
         name, shape = self._names.get(id(tensor)), tuple(tensor.shape)
         labels = self._label_axes(name, shape) if name is not None else NONE
-        return self._store(tensor, Value(shape, labels, name, False, False))
+        number = self._store(tensor, Value(shape, labels, name, False, False))
+        if name is None:
+            self._constants[number] = self._on_cpu.get(id(tensor), (tensor, tensor))[1].detach()
+        return number
 
     def constants(self, tensor: Tensor) -> Tensor:
         """Return the numbers of an index tensor, which must not depend on the model's input."""
@@ -206,8 +211,10 @@ class Tracer(TorchDispatchMode):
         args, kwargs = arguments(example)
         if self.meta:
             args, kwargs = map_tensors(lambda t: torch.empty_like(t, device="meta"), (args, kwargs))
-        for tensor in tensors_in((args, kwargs)):
+        self._inputs = tuple(
             self._store(tensor, Value(tuple(tensor.shape), NONE, None, True, False))
+            for tensor in tensors_in((args, kwargs))
+        )
         with self._watch.running(self._leave), torch.no_grad(), self:
             result = self.model(*args, **kwargs)
         return tuple(self.index(t) for t in tensors_in(result))
@@ -352,5 +359,6 @@ class Tracer(TorchDispatchMode):
         return Trace(
             tuple(self.values), tuple(self.ops), tuple(self.axes), self.atom_count, self.ties.pairs(),
             self.sums.pairs(), tuple(self.writes), tuple(self.reads), tuple(self.norms), tuple(self.integers),
-            tuple(self.freezes), tuple(self.runs), tuple(self.pieces), outputs, parameters, self.meta,
+            tuple(self.freezes), tuple(self.runs), tuple(self.pieces), self._inputs, outputs, self._constants,
+            parameters, self.meta,
         )  # fmt: skip
