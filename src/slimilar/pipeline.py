@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from slimilar.calibration.batches import gather
 from slimilar.calibration.calibration_set import MAX_IMAGES, Progress, calibration_set, wants_synthesis
-from slimilar.calibration.program import program_for, program_of
+from slimilar.calibration.program import program_for
 from slimilar.calibration.synthesis import synthesize
 from slimilar.criteria import Criterion, Sight, Weights, automatic, facts, make
 from slimilar.criteria.base import check_needs, check_training, phases_of
@@ -422,8 +422,7 @@ def _verified_reconstruction(
 ) -> float:
     """Compare the returned model with the program of the reconstructed network; on a mismatch name the group."""
     try:
-        program = program_of(model, example, structure)
-        return verify_reconstruction(program, structure.grouping, made.network, made.model, example)
+        return verify_reconstruction(made.program, structure.grouping, made.network, made.model, example)
     except Exception:
         mask = made.cut.mask
         plain = operate(model, surgery(structure.trace, structure.grouping, mask))

@@ -159,7 +159,7 @@ def record(model: nn.Module, example: Example) -> Program:
     """Return the program of a model for batches of the example's size, without a structure."""
 
     def at(size: int) -> Program:
-        return record(model, _resized(example, size))
+        return record(model, resized_example(example, size))
 
     return derive(trace(model, example), *computes_in(model, example), at)
 
@@ -178,7 +178,8 @@ def computes_in(model: nn.Module, example: Example) -> tuple[torch.device, torch
     return device, torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
 
 
-def _resized(example: Example, size: int) -> Example:
+def resized_example(example: Example, size: int) -> Example:
+    """Return an example input of another batch size: its first entry again and again."""
     return map_tensors(lambda t: t[:1].expand(size, *t.shape[1:]) if t.ndim else t, example)
 
 
@@ -192,7 +193,7 @@ def _traced(model: nn.Module, example: Example, structure: Structure, size: int)
     if size == batch_of(example):
         return original
     try:
-        found = trace(model, _resized(example, size), structure.choices)
+        found = trace(model, resized_example(example, size), structure.choices)
     except Exception as error:  # whatever the user's code raises on another batch size
         cause = error.__cause__ or error
         lines = str(cause).strip().splitlines() or [type(cause).__name__]

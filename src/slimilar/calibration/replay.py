@@ -81,6 +81,8 @@ def _find(x: Any, values: Values, tensors: Tensors) -> Any:
 def _pure(func: Any) -> Any:
     """Return the same operator without the overwriting, if there is one: it spares a copy."""
     name, _, overload = func.name().removeprefix("aten::").partition(".")
+    if name in ("copy_", "zero_"):  # without it, torch has no gradient for them
+        return None
     packet = getattr(_aten, name.removesuffix("_"), None) if name.endswith("_") else None
     return getattr(packet, overload or "default", None)
 
@@ -106,10 +108,23 @@ def _rewrite(instruction: Instruction, values: Values, before: Tensor, after: Te
             f"an activation must not be written to through a view of other strides, but {instruction.func.name()} "
             'does: prune without images and with reconstruction="none"'
         )
-    whole = max((before, *old), key=Tensor.numel)  # the one from which gradients reach most
-    whole = torch.as_strided_scatter(whole, after, before.size(), before.stride(), before.storage_offset())
-    for (_, number), t in zip(instruction.rewritten, old, strict=True):
+    whole = _copied_with(max((before, *old), key=Tensor.numel), before, after)
+    numbers = [instruction.outputs[0], *(number for _, number in instruction.rewritten)]
+    for number, t in zip(numbers, (before, *old), strict=True):
         values[number] = whole.as_strided(t.size(), t.stride(), t.storage_offset())
+
+
+def _copied_with(whole: Tensor, before: Tensor, after: Tensor) -> Tensor:
+    """Return a copy of a tensor and its memory, in which a part holds other numbers; gradients pass where they can."""
+    geometry = before.size(), before.stride(), before.storage_offset()
+    copy = whole.clone()
+    alone = (
+        whole.storage_offset() == 0 and whole.untyped_storage().nbytes() == copy.untyped_storage().nbytes()
+    )
+    if copy.stride() != whole.stride() or not alone:
+        return torch.as_strided_scatter(whole, after, *geometry)
+    copy.as_strided(*geometry).copy_(after)
+    return copy
 
 
 def run(

@@ -15,7 +15,7 @@ from slimilar.calibration.batches import AFFORDED
 from slimilar.calibration.calibration_set import CalibrationSet, Progress, calibration_set
 from slimilar.calibration.consumers import ConsumerLayer, find_consumers
 from slimilar.calibration.flips import with_flips
-from slimilar.calibration.program import NotReplayable, program_for, program_of
+from slimilar.calibration.program import NotReplayable, Program, program_for, program_of
 from slimilar.errors import SlimilarWarning
 from slimilar.planning.plan import Budget, Cut, Plan, parse_budget
 from slimilar.reconstruction.least_squares import Exchange, Network, Settings
@@ -70,6 +70,7 @@ class Amended:
     surgery: Surgery
     cut: Cut
     network: Network  # the weights at the original's shapes
+    program: Program  # that they were fitted with
 
 
 def settings_for(plan: Plan, images: int, seed: int) -> Settings:
@@ -112,7 +113,7 @@ def substituted(
     )  # fmt: skip
     cut = _with(plan, cut, network.kept)
     small, done = rebuild(model, network, consumers, surgery(plan.structure.trace, grouping, cut.mask))
-    return Amended(small, done, cut, network)
+    return Amended(small, done, cut, network, program)
 
 
 def _exchange(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from slimilar.calibration import replay
-from slimilar.calibration.program import Program
+from slimilar.calibration.program import Program, resized_example
 from slimilar.errors import VerificationError
 from slimilar.graph.groups import Grouping
 from slimilar.reconstruction.least_squares import Network
@@ -26,8 +26,8 @@ def verify_reconstruction(
 ) -> float:
     """Return the largest relative difference between the rebuilt model and the program with the network's weights.
 
-    The program runs at the original's widths, on random input of the example's shape; wherever an operator reads
-    removed channels, these are set to zero. A difference in float32 is decided in float64.
+    The program runs at the original's widths, on one batch of random input; wherever an operator reads removed
+    channels, these are set to zero. A difference in float32 is decided in float64.
     """
     if any(t.is_meta for t in network.pruned.values()):
         return 0.0
@@ -46,7 +46,7 @@ def _error(
     program: Program, grouping: Grouping, network: Network, small: nn.Module, example: Example
 ) -> float:
     dtype = program.dtype
-    inputs = random_like(example, dtype, program.device)
+    inputs = random_like(resized_example(example, program.batch_size), dtype, program.device)
     tensors = {n: t.to(dtype) if t.is_floating_point() else t for n, t in network.pruned.items()}
     constants = {op: t.to(dtype) for op, t in network.biases.items()}
     masks = removed_at_reads(program, grouping, network.kept)
