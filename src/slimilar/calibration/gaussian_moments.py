@@ -21,8 +21,9 @@ import torch
 from scipy.special import owens_t
 from torch import Tensor
 
-from slimilar.calibration.activations import Option, Shape, plain_name, shape_of
+from slimilar.calibration.activations import Option, Shape, shape_of
 from slimilar.errors import InvalidInput
+from slimilar.graph.activations import plain_name
 
 Values: TypeAlias = Tensor | np.ndarray | list[float] | float
 
