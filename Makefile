@@ -65,7 +65,7 @@ bench: $(RIVALS)  ## run every benchmark and write benchmarks/results/
 
 screenshots: $(INSTALLED)  ## draw the images in docs/images/
 	@scripts/ensure-browser
-	$(BIN)/python scripts/screenshots.py $(ARGS)
+	PYTHONPATH=benchmarks $(BIN)/python scripts/screenshots.py $(ARGS)
 
 clean:  ## remove the virtual environment and all caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

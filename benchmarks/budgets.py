@@ -13,7 +13,6 @@ with a training phase go by the published weights.
 from __future__ import annotations
 
 import argparse
-import json
 import platform
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,6 +20,7 @@ from typing import Any
 
 import numpy
 import torch
+from _results import RESULTS, opened
 
 import slimilar
 from slimilar.criteria import Span, available, make
@@ -29,7 +29,6 @@ from slimilar.models import pretrained
 from slimilar.pipeline import apply
 from slimilar.utils.atomic import write_text
 
-RESULTS = Path(__file__).parent / "results"
 NETWORKS = {"vgg16-cifar10": "VGG-16", "resnet56-cifar10": "ResNet-56", "resnet50-imagenet": "ResNet-50"}
 BUDGETS = (0.7, 0.5)
 EFFORT = 1e9
@@ -46,19 +45,13 @@ def main() -> None:
     parser.add_argument("--images", type=int, default=8)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    log = RESULTS / "budgets.jsonl"
+    ledger = opened(RESULTS / "budgets.jsonl")
     names = available() if args.criteria == "all" else args.criteria.split(",")
     for network in args.networks.split(","):
-        done = {(row["network"], row["criterion"]) for row in rows(log)}
-        for row in reach(args, network, [name for name in names if (network, name) not in done]):
-            print(row)
-            with open(log, "a") as file:
-                file.write(json.dumps(row) + "\n")
-            write_text(RESULTS / "budgets.md", table(rows(log)))
-
-
-def rows(log: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+        new = [name for name in names if ledger.find(network=network, criterion=name) is None]
+        for row in reach(args, network, new):
+            ledger.append(row)
+            write_text(RESULTS / "budgets.md", table(ledger.rows))
 
 
 def reach(args: argparse.Namespace, network: str, names: list[str]) -> Iterator[dict[str, Any]]:
@@ -80,8 +73,7 @@ def reach(args: argparse.Namespace, network: str, names: list[str]) -> Iterator[
             shares[str(budget)] = slimilar.count(small, example).flops / before
         yield {
             "network": network, "criterion": name, "reached": shares, "images": len(images), "seed": SEED,
-            "slimilar": slimilar.__version__, "torch": torch.__version__, "numpy": numpy.__version__,
-            "python": platform.python_version(),
+            "numpy": numpy.__version__, "python": platform.python_version(),
         }  # fmt: skip
 
 

@@ -7,9 +7,8 @@ The shipped network and images, no fine-tuning; both criteria with the same leas
 
 from __future__ import annotations
 
-import platform
-
 import torch
+from _results import print_header
 
 import slimilar
 from slimilar.data import demo_images
@@ -21,11 +20,7 @@ COUNTS, FLOPS, SEED = (8, 16, 32, 64, 128, 256), 0.5, 0
 
 def main() -> None:
     net, shown, test = demo_network(), demo_images("train").tensor(), demo_images("test")
-    print("# command   python benchmarks/few_images.py")
-    print(f"# seed      {SEED}")
-    print(
-        f"# versions  slimilar {slimilar.__version__}, Python {platform.python_version()}, torch {torch.__version__}"
-    )
+    print_header("python benchmarks/few_images.py", SEED)
     print(f"# accuracy  in % of {len(test):,} test images at {FLOPS:.0%} of the FLOPs; ", end="")
     print(f"before pruning {100 * evaluate(net, test).accuracy:.1f}\n")
     print(f"{'images':>8} {'similarity':>11} {'span':>7}")

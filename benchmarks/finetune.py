@@ -11,24 +11,23 @@ run that is stopped goes on; rows are appended to benchmarks/results/finetune.js
 from __future__ import annotations
 
 import argparse
-import json
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 from _accuracy.images import FIT, Task, load
 from _accuracy.methods import METHODS
-from _commit import commit
+from _results import RESULTS, opened
 from torch import nn
 
 import slimilar
 from slimilar.data import Images, cifar
 from slimilar.models.checkpoints import Pretrained, pretrained
-from slimilar.train import Settings, evaluate, finetune, recipe
+from slimilar.train import TrainingSettings, evaluate, finetune, recipe
 from slimilar.utils.atomic import write_text
 
-RESULTS = Path(__file__).parent / "results"
 WORDS = {"ours": "chosen by span and fitted", "none": "plain removal by similarity (the paper)"}
 
 
@@ -46,8 +45,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    log = RESULTS / "finetune.jsonl"
-    known = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+    ledger = opened(RESULTS / "finetune.jsonl", "benchmarks/_accuracy")
     found = pretrained(args.network, args.data)
     for start in args.starts.split(","):
         for taught in args.teacher.split(","):
@@ -58,14 +56,8 @@ def main() -> None:
                 "teacher": taught == "yes",
                 "seed": args.seed,
             }
-            if any(same.items() <= row.items() for row in known):
-                continue
-            row = same | _tuned(args, found, start, taught == "yes")
-            known.append(row)
-            with log.open("a") as file:
-                file.write(json.dumps(row) + "\n")
-            print(row, flush=True)
-    write_text(RESULTS / "finetune.md", _table(known))
+            ledger.row(same, partial(_tuned, args, found, start, taught == "yes"))
+    write_text(RESULTS / "finetune.md", _table(ledger.rows))
 
 
 def _tuned(args: argparse.Namespace, found: Pretrained, start: str, taught: bool) -> dict[str, Any]:
@@ -78,7 +70,7 @@ def _tuned(args: argparse.Namespace, found: Pretrained, start: str, taught: bool
     began, cpu = time.perf_counter(), time.process_time()
     result = finetune(
         small, train.first(FIT), recipe("quick"), test=test, teacher=found.model if taught else None, folder=folder,
-        resume=True, settings=Settings(seed=args.seed),
+        resume=True, settings=TrainingSettings(seed=args.seed),
     )  # fmt: skip
     return {
         "before": _percent(found.model, test),
@@ -89,9 +81,6 @@ def _tuned(args: argparse.Namespace, found: Pretrained, start: str, taught: bool
         "threads": args.threads,
         "training images": FIT,
         "test images": len(test),
-        "torch": torch.__version__,
-        "slimilar": slimilar.__version__,
-        "commit": commit("benchmarks/_accuracy"),
     }
 
 

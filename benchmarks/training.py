@@ -11,19 +11,18 @@ seconds of one thread, which other programs on the machine disturb less than the
 from __future__ import annotations
 
 import copy
-import platform
 import statistics
 import tempfile
 import time
-from pathlib import Path
 
 import torch
+from _results import print_header
 from torch import nn
 from torch.nn import functional as F
 
 from slimilar.data import Images
 from slimilar.models import build
-from slimilar.train import Hooks, Recipe, Settings, train
+from slimilar.train import Hooks, Recipe, TrainingSettings, train
 from slimilar.train.batches import Epoch
 
 SEED, BATCH, BLOCK, BLOCKS = 0, 128, 2, 16
@@ -65,7 +64,7 @@ def measured(model: nn.Module, images: Images) -> list[tuple[float, float]]:
 
     recipe = Recipe(epochs=1, batch_size=BATCH, lr=0.1)
     with tempfile.TemporaryDirectory() as folder:
-        settings = Settings(seed=SEED, log_every=10)
+        settings = TrainingSettings(seed=SEED, log_every=10)
         train(model, images, recipe, folder=folder, hooks=Hooks(after_step=in_turn), settings=settings)
     return pairs[2:]  # the first blocks warm up
 
@@ -79,21 +78,14 @@ def batch_seconds(images: Images) -> float:
     return (time.process_time() - start) / BLOCKS
 
 
-def processor() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    return next(
-        (line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine()
-    )
-
-
 def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(SEED)
     count = BATCH * BLOCK * BLOCKS
     pixels = torch.randint(0, 256, (count, 32, 32, 3), dtype=torch.uint8)
     images = Images(pixels, torch.randint(0, 10, (count,)))
-    print(f"python benchmarks/training.py   seed {SEED}, batch {BATCH}, one thread")
-    print(f"torch {torch.__version__}, python {platform.python_version()}, {processor()}\n")
+    print_header("python benchmarks/training.py", SEED)
+    print(f"# batch     {BATCH} images\n")
     print(
         f"{'network':<14}{'width':>6}{'bare, images/s':>18}{'ours, images/s':>18}{'ours : bare':>13}{'batches':>9}"
     )

@@ -15,6 +15,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from _browser import PHONE, OpenPage, started
+from _zoo.oracle import randomise
 from PIL import Image
 
 from slimilar import analyze
@@ -23,10 +25,6 @@ from slimilar.report import write_report
 from slimilar.utils.torchvision_compat import import_torchvision
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
-from helpers.browser import PHONE, Opened, started  # noqa: E402
-from helpers.small_networks import trained  # noqa: E402
-
 LAYER = "layer1.1.conv1"
 
 
@@ -35,7 +33,7 @@ def network(arguments: list[str]) -> torch.nn.Module:
     if arguments:
         return pretrained(*arguments).model
     torch.manual_seed(0)
-    return trained(import_torchvision("torchvision.models").resnet50())
+    return randomise(import_torchvision("torchvision.models").resnet50())
 
 
 def save(shot: bytes, name: str) -> None:
@@ -46,9 +44,9 @@ def save(shot: bytes, name: str) -> None:
     image.save(ROOT / "docs" / "images" / f"{name}.png", optimize=True)
 
 
-def look(browser: Any, file: Path, **options: Any) -> Opened:
+def look(browser: Any, file: Path, **options: Any) -> OpenPage:
     """Open the page at half the FLOPs, with a layer close up where there is room."""
-    view = Opened(browser, file, reduced_motion="reduce", **options)
+    view = OpenPage(browser, file, reduced_motion="reduce", **options)
     view.page.fill("#budget", "50%")
     view.page.press("#budget", "Enter")
     view.page.fill("#budget", "")

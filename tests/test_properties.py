@@ -11,9 +11,9 @@ from torch import nn
 
 import slimilar
 from helpers.networks import STEPS, Network
+from slimilar.graph.structure import Structure
 from slimilar.planning.cost import cost_model
-from slimilar.surgery.probe import analyse
-from slimilar.surgery.retrace import Structure
+from slimilar.surgery.probe import find_structure
 from slimilar.surgery.rewrite import operate, surgery
 from slimilar.surgery.verify import verify
 
@@ -41,7 +41,7 @@ def some_mask(structure: Structure, seed: int) -> np.ndarray:
 
 def check_masked(model: nn.Module, mode: str, seed: int) -> None:
     """The smaller network equals the masked original, and costs what was said before it was built."""
-    structure = analyse(model, X, mode)
+    structure = find_structure(model, X, mode)
     mask = some_mask(structure, seed)
     small = operate(model, surgery(structure.trace, structure.grouping, mask))
     assert verify(model, small, X, structure.trace, structure.grouping, mask) < 1e-9

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import platform
 from pathlib import Path
 from typing import Any
 
-import torch
-from _commit import commit
+from _results import opened
 
-import slimilar
 from _accuracy.images import CALIBRATION
 from _accuracy.methods import METHODS
 from slimilar.utils.atomic import write_text
+from slimilar.utils.row_ledger import RowLedger
 
 GOALS = {
     ("vgg16-cifar10", "ours"): {0.7: 92.0, 0.5: 91.2, 0.33: 89.5},
@@ -28,16 +25,12 @@ Row = dict[str, Any]
 
 def note(log: Path, row: Row) -> None:
     """Append a row, with the versions that made it."""
-    row |= {"torch": torch.__version__, "slimilar": slimilar.__version__, "machine": platform.machine()}
-    row |= {"commit": commit("benchmarks/_accuracy")}
-    with log.open("a") as file:
-        file.write(json.dumps(row) + "\n")
-    print(row, flush=True)
+    opened(log, "benchmarks/_accuracy").append(row)
 
 
 def rows(log: Path) -> list[Row]:
     """Return what is known already."""
-    return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+    return RowLedger(log).rows
 
 
 def write_table(log: Path, file: Path, reading: str) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,6 +20,7 @@ from slimilar.criteria.base import check_needs, check_training, phases_of
 from slimilar.errors import InvalidInput, VerificationError
 from slimilar.graph.groups import ChannelGroup, Frozen, Residual
 from slimilar.graph.reasons import FreezeKind
+from slimilar.graph.structure import Structure
 from slimilar.planning.cost import CostModel, cost_model, count, human
 from slimilar.planning.plan import Budget, Cut, Orders, Plan, check_threshold, nothing
 from slimilar.reconstruction.apply import (
@@ -33,11 +33,10 @@ from slimilar.reconstruction.apply import (
 from slimilar.reconstruction.verify import verify_reconstruction
 from slimilar.similarity.linkage import Linkage
 from slimilar.similarity.removal_order import Cluster, RemovalOrder
-from slimilar.surgery.probe import analyse
-from slimilar.surgery.retrace import Mismatch, Structure, follow
+from slimilar.surgery.probe import find_structure
+from slimilar.surgery.retrace import Mismatch, retrace
 from slimilar.surgery.rewrite import Kept, Surgery, operate, surgery
 from slimilar.surgery.verify import verify as compare
-from slimilar.utils.gc_pause import resting
 from slimilar.utils.modules import check_model, named_modules, named_tensors
 from slimilar.utils.pytree import Example
 from slimilar.utils.suggestions import choose
@@ -116,7 +115,7 @@ def analyze(
     check_training(chosen, declared, weights)
     data = calibration_set(calibration, labels, example, seed=seed)
     check_needs(chosen, declared, bool(data), data.labels is not None)
-    structure = analyse(model, example, residual)
+    structure = find_structure(model, example, residual)
     costs = cost_model(structure.trace, structure.grouping)
     sight = None
     if data:
@@ -181,24 +180,23 @@ def prune(
         labels = beside if labels is None else labels
     if criterion == "auto":
         criterion = automatic(0 if calibration is None else len(calibration), threshold)
-    with resting() if calibration is None else nullcontext():
-        plan = analyze(
-            model, example, criterion=criterion, calibration=calibration, labels=labels, linkage=linkage,
-            residual=residual, exclude=exclude, min_channels=min_channels, seed=seed, progress=progress,
-        )  # fmt: skip
-        if not plan.groups:
-            raise nothing(plan.frozen)
-        how = settle(substitute, model, example, plan)
-        if how != "none":
-            flops, params = leave_room(model, example, plan, flops, params)
-        cut = plan.at(
-            threshold, flops=flops, macs=macs, params=params, ratio=ratio, quantile=quantile, round_to=round_to,
-            thresholds=thresholds,
-        )  # fmt: skip
-        result = apply(
-            model, example, plan, cut, substitute=how, calibration=calibration, verify=verify, seed=seed,
-            progress=progress,
-        )  # fmt: skip
+    plan = analyze(
+        model, example, criterion=criterion, calibration=calibration, labels=labels, linkage=linkage,
+        residual=residual, exclude=exclude, min_channels=min_channels, seed=seed, progress=progress,
+    )  # fmt: skip
+    if not plan.groups:
+        raise nothing(plan.frozen)
+    how = settle(substitute, model, example, plan)
+    if how != "none":
+        flops, params = leave_room(model, example, plan, flops, params)
+    cut = plan.at(
+        threshold, flops=flops, macs=macs, params=params, ratio=ratio, quantile=quantile, round_to=round_to,
+        thresholds=thresholds,
+    )  # fmt: skip
+    result = apply(
+        model, example, plan, cut, substitute=how, calibration=calibration, verify=verify, seed=seed,
+        progress=progress,
+    )  # fmt: skip
     return replace(result, images=images)
 
 
@@ -258,7 +256,7 @@ def remove_channels(
     """
     model = check_model(model)
     _check_example(example)
-    structure = analyse(model, example, "joint")
+    structure = find_structure(model, example, "joint")
     mask = np.ones(structure.grouping.unit_count, np.bool_)
     for name, wanted in channels.items():
         _mark(model, structure, name, wanted, mask)
@@ -438,7 +436,7 @@ def _at_fault(model: nn.Module, example: Example, structure: Structure, mask: Ke
         if alone.all():
             continue
         try:
-            follow(model, example, structure, alone)
+            retrace(model, example, structure, alone)
             only = operate(model, surgery(structure.trace, structure.grouping, alone))
             compare(model, only, example, structure.trace, structure.grouping, alone)
         except Mismatch as fault:

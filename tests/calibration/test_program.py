@@ -16,7 +16,7 @@ from slimilar.calibration.calibration_set import calibration_set
 from slimilar.calibration.consumers import find_consumers
 from slimilar.calibration.program import NotReplayable, program_for, program_of
 from slimilar.errors import InvalidInput, SlimilarWarning
-from slimilar.surgery.probe import analyse
+from slimilar.surgery.probe import find_structure
 from slimilar.utils.modules import named_tensors
 
 
@@ -43,7 +43,7 @@ def test_a_prune_with_images_traces_each_batch_size_once(monkeypatch: pytest.Mon
 
 def test_operators_are_those_of_the_trace() -> None:
     net = small_net()
-    structure = analyse(net, images(1))
+    structure = find_structure(net, images(1))
     program = program_of(net, images(1), structure)
     assert program.trace is structure.trace
     assert [i.func for i in program.instructions] == [op.func for op in structure.trace.ops]
@@ -68,7 +68,7 @@ class ByBatch(nn.Module):
 
 def test_consumers_are_found_where_operators_differ_by_batch_size() -> None:
     net, x = ByBatch().eval(), images(64)
-    structure = analyse(net, x[:1])
+    structure = find_structure(net, x[:1])
     one, many = (program_of(net, x[:1], structure, size) for size in (1, 16))
     assert len(one.instructions) != len(many.instructions)
     assert torch.allclose(outputs(many, net, x[:16]), net(x[:16]), atol=1e-5)
@@ -106,7 +106,7 @@ class FixedBatch(nn.Module):
 @pytest.mark.parametrize("checked", [True, False])
 def test_a_fixed_batch_size_is_kept_with_a_warning(size: int, checked: bool) -> None:
     net, x = FixedBatch(size, checked).eval(), torch.randn(40, 3, 5, 5, generator=generator())
-    structure = analyse(net, x[:size])
+    structure = find_structure(net, x[:size])
     data = calibration_set(x, None, x[:size])
     with pytest.warns(SlimilarWarning, match=rf"batches of {size}, .* because on a batch of 40 it"):
         program, data = program_for(net, x[:size], structure, data)
@@ -167,13 +167,13 @@ def test_weights_computed_from_a_parameter_are_not_refitted(how: str) -> None:
     options = {"calibration": x} if how == "images" else {"substitute": how}
     result = slimilar.prune(net, x[:2], ratio=0.5, criterion="magnitude-l2", **options)
     assert torch.equal(result.model.experts, net.experts[list(result.kept["route"])])
-    structure = analyse(net, x[:2])
+    structure = find_structure(net, x[:2])
     program = program_of(net, x[:2], structure)
     found = find_consumers(program.trace, structure.grouping, program)
     assert "experts" not in {c.weight for c in found}
     made = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), Standardised(8, 4, 1)).eval()
     program = replay.record(made, images(1))
-    structure = analyse(made, images(1))
+    structure = find_structure(made, images(1))
     assert all(c.module != "2" for c in find_consumers(program.trace, structure.grouping, program))
 
 

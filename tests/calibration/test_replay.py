@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import weakref
 from collections.abc import Callable
 
@@ -12,7 +13,6 @@ from torch import Tensor, nn
 from helpers.fitting import generator
 from slimilar import models
 from slimilar.calibration import replay
-from slimilar.utils.gc_pause import resting
 from slimilar.utils.modules import named_tensors
 
 
@@ -31,11 +31,15 @@ def test_what_was_looked_at_ahead_is_not_kept_alive() -> None:
     """Without waiting for the garbage collector, which comes round too seldom for tensors of many megabytes."""
     net, x = models.build("resnet20", width=0.25).eval(), torch.randn(2, 3, 32, 32, generator=generator())
     program = replay.record(net, x)
-    with resting(), torch.no_grad():
-        found = weakref.ref(
-            replay.peek(program, program.outputs[0], replay.start(program, [x]), named_tensors(net))
-        )
-        assert found() is None
+    gc.disable()
+    try:
+        with torch.no_grad():
+            found = weakref.ref(
+                replay.peek(program, program.outputs[0], replay.start(program, [x]), named_tensors(net))
+            )
+            assert found() is None
+    finally:
+        gc.enable()
 
 
 class Around(nn.Module):

@@ -112,12 +112,12 @@ def test_folders_that_are_no_classes_are_not_taken_for_labels(classes, tmp_path)
 
 
 def test_a_file_may_have_labels(tmp_path):
-    images = demo_images("train").first(12)
-    images, labels = images.images.numpy(), images.labels.numpy()
+    dataset = demo_images("train").first(12)
+    images, labels = dataset.images.numpy(), dataset.labels.numpy()
     words = ["--criterion", "taylor", "--calibrate", tmp_path / "some.npz", "--normalise", "raw", *PLAIN]
     np.savez(tmp_path / "some.npz", images=images, labels=labels)
     found = kept(answer("prune", DEMO, *words, "-o", tmp_path / "out"))
-    assert found == by_hand(torch.from_numpy(images).permute(0, 3, 1, 2) / 255, images.labels)
+    assert found == by_hand(torch.from_numpy(images).permute(0, 3, 1, 2) / 255, dataset.labels)
     np.savez(tmp_path / "some.npz", x=images)
     assert "must hold labels named y beside its x, but holds none" in refused("prune", DEMO, *words)
     np.savez(tmp_path / "some.npz", x=images, y=labels[:5])
@@ -251,8 +251,8 @@ def test_a_saved_network_remembers_its_phase(tmp_path):
 ROOT = Path(slimilar.__file__).parent
 # Said to those who write Python, about what the command line does itself or has no option for.
 FOR_PYTHON = {
-    "criteria/base.py", "criteria/soft.py", "criteria/span.py",  # cli/needs.py asks before
-    "sources.py", "weights.py",  # slimilar:vgg16,width=0.5 is how a model's options are typed
+    "criteria/base.py", "criteria/soft.py", "criteria/elimination.py",  # cli/needs.py asks before
+    "deploy/sources.py", "deploy/weights.py",  # slimilar:vgg16,width=0.5 is how a model's options are typed
 }  # fmt: skip
 
 

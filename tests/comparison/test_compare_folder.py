@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from helpers.comparing import RECIPE, TERMS, plain, subject
-from slimilar.comparison import Event, Row, compare, load
+from slimilar.comparison import ComparisonRow, Event, compare, load
 from slimilar.comparison.schedule import run as schedule
 from slimilar.comparison.table import lines, markdown
 from slimilar.comparison.tasks import Choice, Entry
@@ -125,6 +125,6 @@ def test_what_depends_on_a_failure_fails_with_its_reason():
 
             return self.task, Failed("no channels") if isinstance(self.task, Choice) else None
 
-    rows: list[Row] = []
+    rows: list[ComparisonRow] = []
     schedule(wanted, Refuses(), rows.append, lambda event: None, 0)
     assert [row.error for row in rows] == ["no channels", "no channels"]

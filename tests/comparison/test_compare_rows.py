@@ -125,7 +125,8 @@ def test_two_processes_end_with_the_same_rows(whole, tmp_path):
     assert found.items() <= plain(whole[1]).items()
 
 
-@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed: '.[ray]'")
+@pytest.mark.engines
+@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed: make test-engines")
 @pytest.mark.filterwarnings("ignore")  # of Ray itself, while it starts and stops
 def test_a_cluster_ends_with_the_same_rows(whole, tmp_path, monkeypatch):
     places = [str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]

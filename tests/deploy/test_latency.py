@@ -6,13 +6,11 @@ import time
 
 import numpy as np
 import pytest
-import torch
 
 import slimilar
-from helpers.small_networks import VGG, Mobile, images, trained
+from helpers.small_networks import VGG, images, trained
 from slimilar.deploy import latency
 from slimilar.deploy.latency import Found, Interval, Timings, measure, median, parse_time, within
-from slimilar.deploy.runtimes import ENGINES, available, check_engine
 from slimilar.errors import InvalidInput, UnreachableBudget
 
 
@@ -85,18 +83,3 @@ def test_a_budget_finds_the_mildest_cut_that_meets_it(monkeypatch):
     assert found.ratio.value == found.cut.macs / plan.before.macs
     with pytest.raises(UnreachableBudget, match="latency must be at least"):
         within(model, images(1), plan, 1e-6)
-
-
-@pytest.mark.parametrize("engine", ["pytorch", "onnxruntime"])
-def test_engines_answer(engine):
-    model = trained(Mobile())
-    found = ENGINES[engine](model, images(1))()
-    answer = torch.as_tensor(found[0] if engine == "onnxruntime" else found)
-    with torch.no_grad():
-        assert torch.allclose(answer, model(images(1)), atol=1e-5)
-
-
-def test_engines_are_named():
-    assert {"pytorch", "compile", "onnxruntime"} <= set(available())
-    with pytest.raises(InvalidInput, match="engine must be one of pytorch"):
-        check_engine("tensorrt")

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 from pathlib import Path
 
 import pytest
 import torch
 from experiments.__main__ import main
 from experiments.bases import BASES, load_base
-from experiments.bench import Bench, Network
 from experiments.bound import pairs, shifts
-from experiments.header import commit
-from experiments.ledger import Ledger, within
+from experiments.experiment import ExperimentRun, TrainedNetwork
 from experiments.magnitude import equal
 from experiments.scales import SCALES
 from typer.testing import CliRunner
@@ -24,8 +21,9 @@ from helpers.paths import ROOT
 from slimilar.cli import app
 from slimilar.cli import reproduce as command
 from slimilar.data import demo_images
-from slimilar.errors import DataError, SlimilarError, StoreError
+from slimilar.errors import DataError, SlimilarError
 from slimilar.models import demo_network
+from slimilar.utils.row_ledger import RowLedger, contains
 
 
 @pytest.fixture(scope="module")
@@ -37,17 +35,17 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_every_file_is_written(results):
-    assert sorted(f.name for f in results.iterdir()) == ["tiny.json", "tiny.md", "tiny.png", "tiny.svg"]
+    assert sorted(f.name for f in results.iterdir()) == ["tiny.jsonl", "tiny.md", "tiny.png", "tiny.svg"]
     assert (results / "tiny.png").read_bytes().startswith(b"\x89PNG")
     assert "<svg" in (results / "tiny.svg").read_text()
 
 
 def test_the_header_says_how_it_came_about(results):
-    header = json.loads((results / "tiny.json").read_text())["header"]
+    ledger = RowLedger(results / "tiny.jsonl")
+    header = ledger.header
     assert header["command"] == "python -m experiments bound --scale tiny --data FOLDER"
     assert header["seed"] == 0
-    assert header["seconds"] > 0
-    assert header["processor_seconds"] > 0
+    assert all(row["seconds"] > 0 and row["cpu"] > 0 and row["commit"] for row in ledger.rows)
     assert header["versions"]["torch"] == torch.__version__
     assert re.fullmatch(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC", header["started"])
     assert "cores" in header["hardware"]
@@ -57,17 +55,19 @@ def test_the_header_says_how_it_came_about(results):
 
 
 def test_the_bound_holds_on_the_shipped_network(results):
-    (row,) = json.loads((results / "tiny.json").read_text())["rows"]
+    (row,) = RowLedger(results / "tiny.jsonl").rows
     assert len(row["layers"]) == 12
     assert all(layer["above"] == 0 for layer in row["layers"])
     assert all(0 <= layer["tightness"][2] <= 1 for layer in row["layers"])
 
 
 def test_what_is_known_is_not_computed_again(results, monkeypatch):
-    before = json.loads((results / "tiny.json").read_text())
-    monkeypatch.setattr("experiments.bench.demo_network", lambda: pytest.fail("a network was opened again"))
+    before = (results / "tiny.jsonl").read_bytes()
+    monkeypatch.setattr(
+        "experiments.experiment.demo_network", lambda: pytest.fail("a network was opened again")
+    )
     assert main(["bound", "--scale", "tiny", "--out", str(results.parent)]) == 0
-    assert json.loads((results / "tiny.json").read_text()) == before
+    assert (results / "tiny.jsonl").read_bytes() == before
 
 
 def test_known_rows_can_be_shown_alone(results, monkeypatch):
@@ -75,62 +75,6 @@ def test_known_rows_can_be_shown_alone(results, monkeypatch):
     (results / "tiny.md").unlink()
     assert main(["bound", "--scale", "tiny", "--out", str(results.parent), "--show"]) == 0
     assert "Proposition 2" in (results / "tiny.md").read_text()
-
-
-def test_an_interrupted_run_goes_on(tmp_path):
-    ledger = Ledger(tmp_path / "rows.json", {"settings": {"a": 1}, "seed": 0})
-    ledger.row({"k": 1}, lambda: {"v": 10})
-    with pytest.raises(KeyboardInterrupt):
-        ledger.row({"k": 2}, lambda: (_ for _ in ()).throw(KeyboardInterrupt))
-    again = Ledger(tmp_path / "rows.json", {"settings": {"a": 1}, "seed": 0})
-    assert again.row({"k": 1}, lambda: {"v": 99})["v"] == 10
-    assert again.row({"k": 2}, lambda: {"v": 20})["v"] == 20
-
-
-def test_rows_say_which_commit_made_them(tmp_path):
-    def ledger(commit):
-        return Ledger(tmp_path / "rows.json", {"settings": {}, "seed": 0, "commit": commit})
-
-    ledger("first").row({"k": 1}, dict)
-    ledger("second").row({"k": 2}, dict)
-    shown = ledger("third")
-    shown.write()
-    assert [r["commit"] for r in shown.rows] == ["first", "second"]
-    assert json.loads(shown.path.read_text())["header"]["commit"] == "second"
-
-
-def test_the_commit_is_that_of_the_code(tmp_path):
-    def git(*words):
-        identity = ("-c", "user.name=a", "-c", "user.email=a@example.org")
-        return subprocess.run(
-            ["git", *identity, *words], cwd=tmp_path, check=True, capture_output=True, text=True
-        )
-
-    assert commit(tmp_path) is None
-    (tmp_path / "experiments" / "results").mkdir(parents=True)
-    (tmp_path / "src").mkdir()
-    for name, file in (("code", "src/a.py"), ("result", "experiments/results/a.json")):
-        (tmp_path / file).write_text("1")
-        git("init", "-q")
-        git("add", ".")
-        git("commit", "-qm", name)
-    first = git("rev-parse", "--short", "HEAD~1").stdout.strip()
-    assert commit(tmp_path) == first
-    (tmp_path / "src" / "a.py").write_text("2")
-    assert commit(tmp_path) == f"{first} + changes"
-
-
-@pytest.mark.parametrize(("settings", "seed"), [({"a": 2}, 0), ({"a": 1}, 7)])
-def test_rows_of_other_settings_are_not_mixed(tmp_path, settings, seed):
-    Ledger(tmp_path / "rows.json", {"settings": {"a": 1}, "seed": 0}).row({"k": 1}, dict)
-    with pytest.raises(StoreError, match="was made with another"):
-        Ledger(tmp_path / "rows.json", {"settings": settings, "seed": seed})
-
-
-def test_a_broken_ledger_is_refused(tmp_path):
-    (tmp_path / "rows.json").write_text('{"rows": ')
-    with pytest.raises(StoreError, match="must hold the rows"):
-        Ledger(tmp_path / "rows.json", {"settings": {}})
 
 
 # --- the paper's numbers ------------------------------------------------------------------------------------------
@@ -175,9 +119,9 @@ def test_properties_are_those_the_criteria_declare():
 
 
 @pytest.fixture
-def demo() -> Network:
+def demo() -> TrainedNetwork:
     images = demo_images("train").first(4)
-    return Network("demo", demo_network(), images, images, images.tensor(), "vgg")
+    return TrainedNetwork("demo", demo_network(), images, images, images.tensor(), "vgg")
 
 
 def test_shifts_are_those_of_the_convolution(demo):
@@ -216,16 +160,17 @@ def test_the_full_scale_is_the_papers():
 
 
 def test_committed_results_are_of_the_committed_settings():
-    found = list((ROOT / "experiments" / "results").glob("*/*.json"))
+    found = list((ROOT / "experiments" / "results").glob("*/*.jsonl"))
+    assert found
     for file in found:
-        header = json.loads(file.read_text())["header"]
+        header = RowLedger(file).header
         name, scale = file.parent.name, file.stem
-        assert within(catalogue.settings_of(name, scale), header["settings"]), file
+        assert contains(header["settings"], catalogue.settings_of(name, scale)), file
         assert f"experiments {name} --scale {scale} " in header["command"]
 
 
 def test_a_subset_is_the_same_every_time():
-    first, second = (Bench(SCALES["tiny"], None, None, None).network("demo") for _ in range(2))
+    first, second = (ExperimentRun(SCALES["tiny"], None, None, None).network("demo") for _ in range(2))
     assert torch.equal(first.test.images, second.test.images)
     assert torch.equal(first.images, second.images)
     assert len(first.test) == SCALES["tiny"].test

@@ -7,7 +7,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from slimilar.graph.groups import FIXED, Grouping, find_groups
+from slimilar.graph.grouping import find_groups
+from slimilar.graph.groups import FIXED, Grouping
 from slimilar.graph.labels import classes
 from slimilar.graph.tracing import trace
 

@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from slimilar import analyze
-from slimilar.graph.groups import Frozen, find_groups
+from slimilar.graph.grouping import find_groups
+from slimilar.graph.groups import Frozen
 from slimilar.graph.reasons import FreezeKind
 from slimilar.graph.tracing import trace
 

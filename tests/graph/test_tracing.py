@@ -12,7 +12,7 @@ from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
 import slimilar
 from slimilar.errors import InvalidInput, TraceError
-from slimilar.graph.groups import find_groups
+from slimilar.graph.grouping import find_groups
 from slimilar.graph.labels import atoms_in, side_by_side
 from slimilar.graph.tracing import trace
 

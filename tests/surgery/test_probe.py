@@ -9,7 +9,7 @@ from torch import Tensor, nn
 import slimilar
 from helpers.networks import randomise
 from slimilar import models
-from slimilar.surgery.probe import analyse
+from slimilar.surgery.probe import find_structure
 
 X = torch.randn(2, 3, 8, 8, dtype=torch.float64)
 
@@ -31,12 +31,12 @@ class Net(nn.Module):
 
 def width(net: nn.Module) -> int:
     """Return how many units of the first convolution may leave."""
-    groups = [g for g in analyse(net, X, "joint").grouping.groups if "a" in g.producers]
+    groups = [g for g in find_structure(net, X, "joint").grouping.groups if "a" in g.producers]
     return sum(g.width - len(g.fixed) for g in groups)
 
 
 def reasons(net: nn.Module) -> str:
-    return "; ".join(f.reason for f in analyse(net, X, "joint").grouping.frozen if f.name == "a")
+    return "; ".join(f.reason for f in find_structure(net, X, "joint").grouping.frozen if f.name == "a")
 
 
 def test_places_that_follow_the_shape_tie_channels():
@@ -98,7 +98,7 @@ def test_a_width_that_is_taken_from_another_layer_is_found():
             y = self.a(x)
             return self.c(self.both(y).view(y.shape[0], 2, y.shape[1], 8, 8).sum(1))
 
-    structure = analyse(Borrowed().double(), X, "joint")
+    structure = find_structure(Borrowed().double(), X, "joint")
     assert not structure.grouping.groups
 
 
@@ -127,7 +127,7 @@ def test_functional_use_of_parameters():
             y = torch.nn.functional.conv2d(x, self.w) * self.scale.view(1, -1, 1, 1)
             return torch.einsum("bchw,oc->bohw", y.relu(), self.v)
 
-    plan = analyse(Functional().double(), X, "joint")
+    plan = find_structure(Functional().double(), X, "joint")
     (group,) = plan.grouping.groups
     assert {(m.tensor, m.axis) for m in group.members} == {("w", 0), ("scale", 0), ("v", 1)}
 

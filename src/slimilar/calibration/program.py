@@ -23,11 +23,11 @@ from torch import nn
 from slimilar.calibration.calibration_set import CalibrationSet
 from slimilar.errors import InvalidInput, SlimilarWarning
 from slimilar.graph.records import Op, Trace
+from slimilar.graph.structure import Structure
 from slimilar.graph.tracing import trace
 from slimilar.graph.training_only import renumber
-from slimilar.surgery.retrace import Structure
 from slimilar.utils.modules import named_tensors
-from slimilar.utils.pytree import HERE, Example, arguments, map_tensors, tensors_in
+from slimilar.utils.pytree import PLACE, Example, arguments, map_tensors, tensors_in
 
 
 class NotReplayable(InvalidInput):
@@ -193,7 +193,7 @@ def _traced(model: nn.Module, example: Example, structure: Structure, size: int)
     if size == batch_of(example):
         return original
     try:
-        found = trace(model, resized_example(example, size), structure.choices)
+        found = trace(model, resized_example(example, size), structure.assumptions)
     except Exception as error:  # whatever the user's code raises on another batch size
         cause = error.__cause__ or error
         lines = str(cause).strip().splitlines() or [type(cause).__name__]
@@ -282,7 +282,7 @@ class _Numbering:
 
     def _placed(self, x: Any, inputs: Iterator[int]) -> Any:
         """Return an argument with what stands for the next of the inputs wherever it has a tensor."""
-        if x is HERE:
+        if x is PLACE:
             return self._source(next(inputs))
         if type(x) in (list, tuple):
             return type(x)(self._placed(y, inputs) for y in x)

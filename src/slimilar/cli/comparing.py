@@ -20,7 +20,7 @@ from slimilar.errors import InvalidInput, SlimilarError
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from slimilar.comparison import Comparison, Event, Row
+    from slimilar.comparison import Comparison, ComparisonRow, Event
     from slimilar.train import Recipe
 
 TABLE, DATA, CHART = "comparison.md", "comparison.csv", "comparison"
@@ -169,7 +169,7 @@ def _shown(out: Output, tell: Tell) -> Callable[[Event], None]:
     return show
 
 
-def _told(row: Row) -> str:
+def _told(row: ComparisonRow) -> str:
     if row.error is not None:
         return spoken(row.error)
     tuned = "" if row.tuned is None else f", {percent(row.tuned)} after fine-tuning"

@@ -18,7 +18,7 @@ class Baseline:
 
 
 @dataclass(frozen=True)
-class Row:
+class ComparisonRow:
     """One pruned network. Accuracies are shares of the test images; None where there was no such stage."""
 
     key: str
@@ -55,5 +55,5 @@ class Comparison:
     """Everything that is known in a folder: the terms it was made under, the start, and the rows."""
 
     baseline: Baseline | None
-    rows: tuple[Row, ...]
+    rows: tuple[ComparisonRow, ...]
     header: Mapping[str, Any]

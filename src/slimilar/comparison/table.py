@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from slimilar.comparison.rows import Comparison, Row
+from slimilar.comparison.rows import Comparison, ComparisonRow
 from slimilar.planning.cost import human
 
 HEADINGS = (
@@ -27,7 +27,7 @@ class Line:
     substitute: str
     own: bool
     budget: str
-    rows: tuple[Row, ...]
+    rows: tuple[ComparisonRow, ...]
 
     def mean(self, field: str) -> float | None:
         """Return the mean of a number over the seeds; None where a row does not have it."""
@@ -45,9 +45,9 @@ class Line:
         return f"{self.substitute} (own)" if self.own else self.substitute
 
 
-def lines(rows: Iterable[Row]) -> list[Line]:
+def lines(rows: Iterable[ComparisonRow]) -> list[Line]:
     """Return rows gathered over seeds, without failures; by budget from loose to tight, the most accurate first."""
-    found: dict[tuple[str, str, bool, str], list[Row]] = {}
+    found: dict[tuple[str, str, bool, str], list[ComparisonRow]] = {}
     for row in rows:
         if row.error is None:
             found.setdefault((row.criterion, row.substitute, row.own, row.budget), []).append(row)
@@ -142,11 +142,11 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in every)
 
 
-def as_csv(rows: Iterable[Row]) -> str:
+def as_csv(rows: Iterable[ComparisonRow]) -> str:
     """Return all rows as comma-separated values."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    names = [field.name for field in dataclasses.fields(Row)]
+    names = [field.name for field in dataclasses.fields(ComparisonRow)]
     writer.writerow(names)
     writer.writerows([getattr(row, name) for name in names] for row in rows)
     return text.getvalue()

@@ -13,15 +13,15 @@ from typing import Any
 from torch import nn
 
 from slimilar.comparison.choices import decode, encode
-from slimilar.comparison.ledger import START, read_json, write_json
-from slimilar.comparison.rows import Baseline, Row
+from slimilar.comparison.folder import START, read_json, write_json
+from slimilar.comparison.rows import Baseline, ComparisonRow
 from slimilar.comparison.tasks import PLAIN, Choice, Entry, Phase, Start, Task
 from slimilar.comparison.terms import Subject, Terms, calibration
 from slimilar.criteria import Criterion, facts, make, training_hooks
 from slimilar.deploy.store import save
 from slimilar.pipeline import analyze, prune
 from slimilar.planning.cost import count
-from slimilar.train import LAST, Hooks, Recipe, Settings, evaluate, train
+from slimilar.train import LAST, Hooks, Recipe, TrainingSettings, evaluate, train
 from slimilar.train.checkpoint import load_checkpoint, save_checkpoint
 
 PHASES, CHOICES, RUNS, MODELS = "phases", "choices", "runs", "models"
@@ -37,7 +37,7 @@ class Bench:
     terms: Terms
     folder: Path
 
-    def perform(self, task: Task) -> Row | None:
+    def perform(self, task: Task) -> ComparisonRow | None:
         """Do a piece of work, or what is left of it; return a row where that is what it makes."""
         if isinstance(task, Entry):
             return self._entry(task)
@@ -108,7 +108,7 @@ class Bench:
 
     # --- a row ------------------------------------------------------------------------------------------------
 
-    def _entry(self, task: Entry) -> Row:
+    def _entry(self, task: Entry) -> ComparisonRow:
         began, terms = time.perf_counter(), self.terms
         chosen = read_json(self._path(task.choice))
         result = prune(
@@ -118,7 +118,7 @@ class Bench:
         )  # fmt: skip
         pruned_in = time.perf_counter() - began
         start, cut = Baseline(**read_json(self.folder / START)), result.cut
-        row = Row(
+        row = ComparisonRow(
             task.key, task.criterion, task.substitute, task.own, task.budget, task.seed,
             cut.flops, cut.flops / start.flops, cut.params, cut.params / start.params,
             before=start.accuracy, pruned=evaluate(result.model, self.subject.test).accuracy,
@@ -140,7 +140,7 @@ class Bench:
             "resumed": score["resumed"],
         }
 
-    def _tuned(self, row: Row, model: nn.Module) -> tuple[Row, nn.Module]:
+    def _tuned(self, row: ComparisonRow, model: nn.Module) -> tuple[ComparisonRow, nn.Module]:
         place = self.folder / RUNS / row.key
         trained, seconds, resumed = self._trained(
             model, place, self.terms.recipe_for(row.substitute), row.seed
@@ -158,7 +158,7 @@ class Bench:
     ) -> tuple[nn.Module, float, bool]:  # fmt: skip
         """Train, or go on training, without a look at the test images; return the seconds since it went on, too."""
         began, resumed = time.perf_counter(), (place / LAST).exists()
-        settings = Settings(seed=seed, save_every=_SAVE_EVERY, tensorboard=False)
+        settings = TrainingSettings(seed=seed, save_every=_SAVE_EVERY, tensorboard=False)
         done = train(
             model, self.subject.train, recipe, folder=place, resume=True, hooks=hooks, settings=settings
         )
@@ -175,6 +175,6 @@ def _made(task: Choice) -> Criterion:
     return chosen
 
 
-def tidy(folder: Path, row: Row) -> None:
+def tidy(folder: Path, row: ComparisonRow) -> None:
     """Remove what is left of a fine-tuning whose row is written."""
     shutil.rmtree(folder / RUNS / row.key, ignore_errors=True)

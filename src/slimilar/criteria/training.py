@@ -17,7 +17,7 @@ from slimilar.errors import InvalidInput
 from slimilar.graph.groups import ChannelGroup, Residual
 from slimilar.planning.cost import cost_model
 from slimilar.planning.plan import Budget, Plan
-from slimilar.surgery.probe import analyse
+from slimilar.surgery.probe import find_structure
 from slimilar.utils.modules import check_model
 from slimilar.utils.pytree import Example
 
@@ -67,7 +67,7 @@ def training_hooks(
         raise InvalidInput(
             f'criterion "{chosen.name}" has no training phase: prune with it right away, or train without hooks'
         )
-    structure = analyse(check_model(model), example, residual)
+    structure = find_structure(check_model(model), example, residual)
     out = set(exclude)
     groups = [g for g in structure.grouping.groups if not _inside(g.producers, out)]
     asked = {"flops": flops, "macs": macs, "params": params, "ratio": ratio}

@@ -91,25 +91,6 @@ def once(*factors: Tensor) -> tuple[Tensor, ...]:
     return factors
 
 
-class Ties:
-    """Pairs of atoms that leave together; the classes are found once, when all pairs are known."""
-
-    def __init__(self) -> None:
-        self._pairs: list[tuple[Atoms, Atoms]] = []
-
-    def add(self, a: Atoms, b: Atoms) -> None:
-        """Tie two vectors position by position; what belongs to no channel is left out."""
-        self._pairs.append((a, b))
-
-    def pairs(self) -> Atoms:
-        """Return all pairs as an array of shape (2, n)."""
-        nobody = np.empty(0, np.int64)
-        a = np.concatenate([nobody, *(a for a, _ in self._pairs)])
-        b = np.concatenate([nobody, *(b for _, b in self._pairs)])
-        pairs: Atoms = np.stack([a, b])
-        return pairs if pairs.min(initial=0) >= 0 else pairs[:, (a >= 0) & (b >= 0)]
-
-
 def roots(label: Atoms, pairs: Atoms) -> Atoms:
     """Join classes that are named by their lowest atom: the two of every pair of shape (2, n) become one.
 

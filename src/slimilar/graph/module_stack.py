@@ -1,4 +1,4 @@
-"""Know which module is running, and for the how-manieth time it calls an operator."""
+"""Follow which module is running, and how often it has called each operator."""
 
 from __future__ import annotations
 
@@ -12,19 +12,14 @@ from torch import nn
 OnLeave = Callable[[str, nn.Module, Any], None]  # path, module, what its forward returned
 
 
-class Watch:
-    """The path of the module that is running, kept while a model runs."""
+class ModuleStack:
+    """The modules that are running, the innermost last."""
 
-    def __init__(self, modules: Mapping[str, nn.Module], by_hooks: bool) -> None:
-        self.modules, self.by_hooks = modules, by_hooks
+    def __init__(self, modules: Mapping[str, nn.Module]) -> None:
+        self.modules = modules
         self._stack: list[str] = [""]
         self._turns: list[dict[str, int]] = [{}]
         self._places: dict[str, str] = {}
-
-    @property
-    def module(self) -> str:
-        """Return the path of the module that runs."""
-        return self._stack[-1]
 
     def here(self, operator: str) -> tuple[str, str, int]:
         """Return the module that runs, its place in the code, and how often it has called an operator before."""
@@ -36,46 +31,21 @@ class Watch:
         return module, place, turn
 
     @contextmanager
-    def running(self, on_leave: OnLeave) -> Iterator[None]:
-        """Watch all modules, and tell when one has run.
+    def following(self, on_leave: OnLeave) -> Iterator[None]:
+        """Follow all modules by hooks, and call `on_leave` when one has run.
 
-        Modules with hooks, whose operators are theirs too, are watched by hooks; others by their forward, because
-        torch takes much longer to call a module that has any hook. Hooks on all keep torch from running a
-        transformer's layer as one operator.
+        Hooks also keep torch from running a transformer's layer as one operator.
         """
         hooks: list[Any] = []
-        forwards: list[dict[str, Any]] = []
         for path, module in self.modules.items():
-            own = module._forward_pre_hooks or module._forward_hooks or "forward" in vars(module)
-            if path and (own or self.by_hooks):
+            if path:
                 hooks.append(module.register_forward_pre_hook(partial(self._enter, path), prepend=True))
                 hooks.append(module.register_forward_hook(partial(self._leave, on_leave), always_call=True))
-            elif path:
-                vars(module)["forward"] = self._watching(path, module, on_leave)
-                forwards.append(vars(module))
         try:
             yield
         finally:
             for hook in hooks:
                 hook.remove()
-            for held in forwards:
-                held.pop("forward", None)
-
-    def _watching(self, path: str, module: nn.Module, on_leave: OnLeave) -> Callable[..., Any]:
-        """Return the forward of a module, with a note that it runs."""
-        forward = module.forward
-
-        def watched(*args: Any, **kwargs: Any) -> Any:
-            self._enter(path)
-            result = None
-            try:
-                result = forward(*args, **kwargs)
-            finally:
-                self._leave(on_leave, module, args, result)
-            return result
-
-        watched.__wrapped__ = forward  # type: ignore[attr-defined]  # for code that asks what forward takes
-        return watched
 
     def _enter(self, path: str, *_: Any) -> None:
         self._stack.append(path)

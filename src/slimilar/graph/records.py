@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
+from slimilar.graph.assumptions import Signature
 from slimilar.graph.labels import Atoms, Labels, numbered, roots
 from slimilar.graph.reasons import FreezeKind, Reason
-from slimilar.utils.pytree import HERE
-
-Signature = tuple[str, str, int]  # operator, place in the code (alike in repeated blocks), turn at that place
+from slimilar.utils.pytree import PLACE
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +35,7 @@ class Op:
     module: str
     signature: Signature
     func: Any
-    given: list[Any]  # positional arguments, then those of the names in `keywords`; `HERE` for each tensor
+    given: list[Any]  # positional arguments, then those of the names in `keywords`; `PLACE` for each tensor
     keywords: tuple[str, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
@@ -54,7 +53,7 @@ def _placed(x: Any, inputs: Iterator[int]) -> Any:
     """Return an argument with the next of the inputs wherever it has a tensor."""
     if type(x) in (list, tuple):
         return [_placed(y, inputs) for y in x]
-    return Ref(next(inputs)) if x is HERE else x
+    return Ref(next(inputs)) if x is PLACE else x
 
 
 @cache
@@ -132,6 +131,23 @@ class Integer:
 
 
 @dataclass(frozen=True, eq=False)
+class Run:
+    """Channels between two places at which the code cuts; probing has to remove some of each run."""
+
+    atoms: Atoms
+
+
+@dataclass(frozen=True, eq=False)
+class Piece:
+    """Channels that become a tensor of their own, which must not become empty."""
+
+    atoms: Atoms
+
+
+Fact = Write | Read | Norm | Integer | Run | Piece
+
+
+@dataclass(frozen=True, eq=False)
 class Freeze:
     """Channels that have to stay, and why."""
 
@@ -151,8 +167,8 @@ class Freeze:
 
 
 @dataclass(frozen=True)
-class Asleep:
-    """A module that runs only in training and could not be run on the example, and what it said."""
+class NotRun:
+    """A module that runs only in training and could not be run on the example, and its error."""
 
     module: str
     width: int
@@ -174,16 +190,14 @@ class Trace:
     norms: tuple[Norm, ...]
     integers: tuple[Integer, ...]
     freezes: tuple[Freeze, ...]
-    runs: tuple[Atoms, ...]  # channels between two places at which the code cuts; probing has to try each run
-    pieces: tuple[Atoms, ...]  # channels that become a tensor of their own, which must not become empty
+    runs: tuple[Atoms, ...]  # see `Run`
+    pieces: tuple[Atoms, ...]  # see `Piece`
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    constants: Mapping[
-        int, Tensor
-    ]  # values that the code brings along: neither made by an operator nor held by name
+    constants: Mapping[int, Tensor]  # values neither made by an operator nor held by the model under a name
     parameters: Mapping[str, tuple[int, ...]]  # name -> shape, tied ones once
     meta: bool  # shapes were enough
-    asleep: tuple[Asleep, ...] = ()
+    not_run: tuple[NotRun, ...] = ()
 
     @cached_property
     def _roots(self) -> tuple[Atoms, Atoms]:
@@ -202,20 +216,3 @@ class Trace:
         alone = self._roots[0]
         a, b = self.sums
         return np.unique(self.together[a[alone[a] != alone[b]]])
-
-
-@dataclass(frozen=True)
-class Choices:
-    """What the trace assumes about the user's code where one forward pass cannot tell; see `probe.py`."""
-
-    levels: Mapping[Signature, int] = field(default_factory=dict)  # how far an assumption has been given up
-    mend: frozenset[Signature] = (
-        frozenset()
-    )  # operators whose module holds a number that has to shrink with them
-    stiff: frozenset[Signature] = frozenset()  # operators that only work at the original widths
-    rigid: frozenset[str] = frozenset()  # layers whose width the code depends on in a way that was not found
-    select: frozenset[str] = frozenset()  # batch norms that choose their own part of the stream
-
-
-class NeedsValues(Exception):
-    """Shapes alone do not tell where the channels go."""

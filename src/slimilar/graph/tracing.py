@@ -1,23 +1,27 @@
 """Run a model once, without data, and follow every channel through it.
 
-The model is copied onto the `meta` device (shapes only, no memory, no compute) and called under a dispatch mode,
-the `Tracer`. Where a model looks at values (`.item()`, an index computed on the way), the trace is run again on real
-tensors; where parts of it only run in training, these are run too.
+The model is copied onto the `meta` device (shapes only, no memory, no compute) and called under a `Recorder`. Where
+a model looks at values (`.item()`, an index computed on the way), the trace is run again on real tensors; where
+parts of it only run in training, these are run too.
 """
 
 from __future__ import annotations
 
+import torch
 from torch import nn
 
 from slimilar.errors import InvalidInput, TraceError
-from slimilar.graph import training_only as unseen
-from slimilar.graph.records import Choices, Trace
-from slimilar.graph.tracer import Tracer
-from slimilar.utils.modules import on_meta, shadow
+from slimilar.graph import training_only
+from slimilar.graph.assumptions import Assumptions
+from slimilar.graph.collector import Collector
+from slimilar.graph.reasons import MODEL_OUTPUT, fixed_size
+from slimilar.graph.recorder import Recorder
+from slimilar.graph.records import Norm, Piece, Read, Run, Trace, Write
+from slimilar.utils.modules import eval_view, named_parameters, on_meta
 from slimilar.utils.pytree import Example, arguments, tensors_in
 
 
-def trace(model: nn.Module, example: Example, choices: Choices | None = None) -> Trace:
+def trace(model: nn.Module, example: Example, assumptions: Assumptions | None = None) -> Trace:
     """Follow every channel of a model through one forward pass. The model is not touched.
 
     >>> import torch
@@ -25,38 +29,60 @@ def trace(model: nn.Module, example: Example, choices: Choices | None = None) ->
     >>> [op.name for op in trace(net, torch.zeros(1, 3, 8, 8)).ops if "empty" not in op.name]
     ['aten.convolution', 'aten.native_batch_norm', 'aten.relu', 'aten.convolution']
     """
-    choices = choices or Choices()
+    assumptions = assumptions or Assumptions()
     try:
-        small = on_meta(model)
-        return _with_training(small, example, choices, Tracer(small, choices, meta=True).run(example))
+        empty = on_meta(model)
+        found = _trace(empty, example, assumptions, meta=True)
+        return _with_training(empty, example, assumptions, found)
     except InvalidInput:
         raise
     except Exception as shapes_only:
         if any(t.is_meta for t in model.parameters()):
             raise TraceError(_rejected(example, shapes_only)) from shapes_only
-        return _trace_on_values(model, example, choices)
+        return _trace_on_values(model, example, assumptions)
 
 
-def _with_training(model: nn.Module, example: Example, choices: Choices, seen: Trace) -> Trace:
-    """Add what is known about parts that only run in training; where they cannot be run, they are left alone."""
-    if not unseen.wake(model, seen):
-        return seen
+def _trace(model: nn.Module, example: Example, assumptions: Assumptions, meta: bool) -> Trace:
+    """Run a copy of the model, and return what was found."""
+    found = Collector()
+    recorder = Recorder(model, found, assumptions, meta)
+    outputs = recorder.forward(example)
+    values, ops = recorder.values.known, recorder.ops
+    found.freeze(tuple(f for i in outputs for f in values[i].labels), MODEL_OUTPUT)
+    for write in found.facts(Write):
+        if ops[write.op].module in assumptions.fixed_layers:
+            found.freeze((torch.from_numpy(write.atoms),), fixed_size("the code works at this width only"))
+    found.freeze_at_constants()
+    return Trace(
+        values=tuple(values), ops=tuple(ops), axes=tuple(found.axes), atom_count=found.atom_count,
+        ties=found.ties.pairs(sums=False), sums=found.ties.pairs(sums=True), writes=tuple(found.facts(Write)),
+        reads=tuple(found.facts(Read)), norms=tuple(found.facts(Norm)), integers=tuple(found.integers),
+        freezes=tuple(found.freezes), runs=found.atoms(Run), pieces=found.atoms(Piece),
+        inputs=recorder.inputs, outputs=outputs, constants=recorder.constants(),
+        parameters={name: tuple(p.shape) for name, p in named_parameters(model).items()}, meta=meta,
+    )  # fmt: skip
+
+
+def _with_training(model: nn.Module, example: Example, assumptions: Assumptions, found: Trace) -> Trace:
+    """Add what is known about parts that only run in training; where they cannot be run, they are named."""
+    if not training_only.enable(model, found):
+        return found
     try:
-        return unseen.merge(seen, Tracer(model, choices, meta=True).run(example))
+        return training_only.merge(found, _trace(model, example, assumptions, meta=True))
     except Exception as error:
-        return unseen.tell(model, seen, error)
+        return training_only.with_failure(model, found, error)
 
 
-def _trace_on_values(model: nn.Module, example: Example, choices: Choices) -> Trace:
+def _trace_on_values(model: nn.Module, example: Example, assumptions: Assumptions) -> Trace:
     try:
-        small = shadow(model)
+        copy = eval_view(model)
     except Exception as error:
         raise TraceError(
             f"the model must be one that can be copied, but copying {type(model).__name__} raised "
             f"{type(error).__name__}: {error} (pass the module inside of it that computes)"
         ) from error
     try:
-        return Tracer(small, choices, meta=False).run(example)
+        return _trace(copy, example, assumptions, meta=False)
     except InvalidInput:
         raise
     except Exception as error:

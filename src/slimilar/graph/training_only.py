@@ -1,7 +1,7 @@
 """Parts of a model that run only in training, such as the auxiliary classifiers of GoogLeNet.
 
 They read channels that the rest of the network writes, and have to lose them too. A second trace, with the modules
-around them in training mode, tells how; what it knows about them is put into the first.
+around them in training mode, shows how; what it finds about them is merged into the first.
 """
 
 from __future__ import annotations
@@ -12,45 +12,45 @@ import numpy as np
 from torch import nn
 
 from slimilar.graph.labels import Atoms
-from slimilar.graph.records import Asleep, Axis, Freeze, Integer, Trace
+from slimilar.graph.records import Axis, Freeze, Integer, NotRun, Trace
 from slimilar.utils.modules import named_parameters
 
 
-def wake(model: nn.Module, seen: Trace) -> bool:
-    """Set the modules around parameters that no operator has used to training mode; tell whether there are any."""
+def enable(model: nn.Module, seen: Trace) -> bool:
+    """Set the modules around parameters that no operator has used to training mode; return whether there are any."""
     used = {axis.tensor for axis in seen.axes}
-    sleeping = {
+    unused = {
         name.rpartition(".")[0]
         for name, p in named_parameters(model).items()
         if name not in used and max(p.shape, default=0) > 1
     }
-    for path in sleeping:
+    for path in unused:
         parts = path.split(".") if path else []
         for end in range(len(parts)):
             model.get_submodule(".".join(parts[:end])).training = True
-    return bool(sleeping)
+    return bool(unused)
 
 
-def tell(model: nn.Module, seen: Trace, error: Exception) -> Trace:
-    """Return a trace that says which modules could not be run in training: the outermost that no operator has used."""
+def with_failure(model: nn.Module, seen: Trace, error: Exception) -> Trace:
+    """Return a trace that names the modules that could not be run: the outermost that no operator has used."""
     used = {axis.tensor for axis in seen.axes}
-    awake = {""}
+    running = {""}
     for name in used:
         parts = name.split(".")
-        awake |= {".".join(parts[:end]) for end in range(1, len(parts))}
+        running |= {".".join(parts[:end]) for end in range(1, len(parts))}
     found: dict[str, int] = {}
     for name, p in model.named_parameters():
         parts = name.split(".")[:-1]
         around = (".".join(parts[:end]) for end in range(1, len(parts) + 1))
-        module = next((path for path in around if path not in awake), None)
+        module = next((path for path in around if path not in running), None)
         if name not in used and module is not None and max(p.shape, default=0) > 1:
             found[module] = found.get(module, 0) + (p.shape[0] if p.ndim > 1 else 0)
     words = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return replace(seen, asleep=tuple(Asleep(module, width, words) for module, width in found.items()))
+    return replace(seen, not_run=tuple(NotRun(module, width, words) for module, width in found.items()))
 
 
 def merge(seen: Trace, other: Trace) -> Trace:
-    """Return a trace with what another trace of the same model tells beyond it."""
+    """Return a trace with what another trace of the same model adds to it."""
     axes, number = renumber(seen, other)
     if len(axes) == len(seen.axes):
         return seen

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from slimilar.graph.groups import Grouping
+from slimilar.graph.recorder import name_of
 from slimilar.graph.records import Trace
-from slimilar.graph.tracer import name_of
 from slimilar.surgery.rewrite import Kept, atoms_kept
 from slimilar.utils.modules import named_modules
 from slimilar.utils.pytree import operands
@@ -60,10 +60,10 @@ class Masked(TorchDispatchMode):
             turn = self._turns.get(kind, 0)
             self._turns[kind] = turn + 1
             if (kind, turn) in self.masks:
-                args = self._silenced(args, self.masks[kind, turn])
+                args = self._masked(args, self.masks[kind, turn])
         return func(*args, **(kwargs or {}))
 
-    def _silenced(self, args: tuple[Any, ...], masks: list[tuple[int, int, Tensor]]) -> tuple[Any, ...]:
+    def _masked(self, args: tuple[Any, ...], masks: list[tuple[int, int, Tensor]]) -> tuple[Any, ...]:
         ins = operands(args)
         for which, axis, lost in masks:
             old = ins[which]
@@ -108,7 +108,7 @@ def recurrent(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def masks_of(model: nn.Module, trace: Trace, grouping: Grouping, kept: Kept) -> Masks:
-    """Return what has to be set to zero where, so that only these units are heard."""
+    """Return what has to be set to zero, and where, so that no consumer reads a removed unit."""
     stays = np.append(atoms_kept(grouping, kept), True)  # CONSTANT = -1 finds the last entry
     turns: Counter[str] = Counter()
     layers = recurrent(model)

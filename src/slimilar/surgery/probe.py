@@ -15,41 +15,39 @@ from itertools import takewhile
 import numpy as np
 from torch import nn
 
-from slimilar.graph import rules as ops
-from slimilar.graph.groups import FIXED, Residual, find_groups
+from slimilar.graph import rules
+from slimilar.graph.assumptions import Assumptions
+from slimilar.graph.grouping import find_groups
+from slimilar.graph.groups import FIXED, Residual
 from slimilar.graph.labels import Atoms, atoms_in
-from slimilar.graph.records import Choices, Op
+from slimilar.graph.records import Op
+from slimilar.graph.structure import Structure
 from slimilar.graph.tracing import trace
 from slimilar.surgery.channel_selection import can_select
-from slimilar.surgery.retrace import Mismatch, Structure, follow
+from slimilar.surgery.retrace import Mismatch, retrace
 from slimilar.surgery.rewrite import Kept
-from slimilar.utils.gc_pause import resting
 from slimilar.utils.pytree import Example
 
-_PATIENCE = 200  # more operators than any network has assumptions
+_MOST_TRIALS = 200  # more than any network has operators behind which an assumption stands
 _LEVELS = 4
 _NARROW = 8
 
 
-def analyse(
-    model: nn.Module, example: Example, residual: Residual = "inner", choices: Choices | None = None
+def find_structure(
+    model: nn.Module, example: Example, residual: Residual = "inner", assumptions: Assumptions | None = None
 ) -> Structure:
     """Trace a model, group its channels, and probe until the groups hold at other widths."""
-    with resting():
-        return _analyse(model, example, residual, choices or Choices())
-
-
-def _analyse(model: nn.Module, example: Example, residual: Residual, choices: Choices) -> Structure:
-    structure = _structure(model, example, residual, choices)
+    assumptions = assumptions or Assumptions()
+    structure = _structure(model, example, residual, assumptions)
     if residual == "select":
-        choices = _choose_selections(model, example, structure)
-        structure = _structure(model, example, residual, choices)
-    for _ in range(_PATIENCE):
+        assumptions = _choose_selections(model, example, structure)
+        structure = _structure(model, example, residual, assumptions)
+    for _ in range(_MOST_TRIALS):
         fault = _fault(model, example, structure)
         if fault is None:
             break
-        choices = _give_way(structure, fault) or _give_up(model, example, structure, fault)
-        structure = _structure(model, example, residual, choices)
+        assumptions = _weaken(structure, fault) or _fix_a_group(model, example, structure, fault)
+        structure = _structure(model, example, residual, assumptions)
     return structure
 
 
@@ -59,7 +57,7 @@ def _fault(model: nn.Module, example: Example, structure: Structure) -> Mismatch
         return None
     for kept in _trials(structure):
         try:
-            follow(model, example, structure, kept)
+            retrace(model, example, structure, kept)
         except Mismatch as fault:
             fault.kept = kept
             return fault
@@ -73,14 +71,14 @@ def _trials(structure: Structure) -> list[Kept]:
     loses a single unit, of one run between cuts after the other, while all others, or half of the narrow ones, lose
     none: any two of these are apart in some digit of their numbers.
     """
-    some, grouping = _some(structure), structure.grouping
+    first, grouping = _remove_some(structure), structure.grouping
     narrow = [g for g, group in enumerate(grouping.groups) if group.width < _NARROW]
     number = np.full(len(grouping.groups), FIXED)
     number[narrow] = np.arange(len(narrow))
     of_unit = np.repeat(number, [group.width for group in grouping.groups])
     runs = _runs(structure)
     most = max((len(runs.get(g, [])) for g in narrow), default=1)
-    found = [some]
+    found = [first]
     for single in [_single(structure, turn) for turn in range(min(max(1, most), _NARROW))] if narrow else []:
         for digit in range(max(1, (len(narrow) - 1).bit_length())):
             for side in (0, 1):
@@ -103,12 +101,12 @@ def _single(structure: Structure, turn: int) -> Kept:
     return kept
 
 
-def _structure(model: nn.Module, example: Example, residual: Residual, choices: Choices) -> Structure:
-    found = trace(model, example, choices)
-    return Structure(found, find_groups(found, residual), choices)
+def _structure(model: nn.Module, example: Example, residual: Residual, assumptions: Assumptions) -> Structure:
+    found = trace(model, example, assumptions)
+    return Structure(found, find_groups(found, residual), assumptions)
 
 
-def _some(structure: Structure) -> Kept:
+def _remove_some(structure: Structure) -> Kept:
     """Remove some of every group that is wide enough to tell.
 
     Of each run between two cuts at least one channel leaves, and of groups of the same width different numbers:
@@ -143,28 +141,32 @@ def _runs(structure: Structure) -> dict[int, list[Atoms]]:
     return found
 
 
-def _give_way(structure: Structure, fault: Mismatch) -> Choices | None:
-    """Give up the assumption behind the operator at fault for the next weaker one; None if there is none left."""
-    choices = structure.choices
-    op = _blame(structure, fault.op)
+def _weaken(structure: Structure, fault: Mismatch) -> Assumptions | None:
+    """Replace the assumption behind the operator at fault by the next weaker one; None if there is none left."""
+    assumptions = structure.assumptions
+    op = _operator_at_fault(structure, fault.op)
     if op is None:
-        return _mend_ahead(structure, fault.op)
+        return _shrink_sizes_ahead(structure, fault.op)
     signature = op.signature
-    level = choices.levels.get(signature, 0)
-    if signature not in choices.mend and level < _LEVELS and op.name in ops.RULES:
-        return replace(choices, mend=choices.mend | {signature})
-    if op.name in ops.LEVELLED and level < _LEVELS:
-        levels = {**choices.levels, signature: level + 1}
-        return replace(choices, levels=levels, mend=choices.mend - {signature})
-    return replace(choices, stiff=choices.stiff | {signature}, mend=choices.mend - {signature})
+    level = assumptions.levels.get(signature, 0)
+    if signature not in assumptions.held_sizes and level < _LEVELS and op.name in rules.RULES:
+        return replace(assumptions, held_sizes=assumptions.held_sizes | {signature})
+    if op.name in rules.LEVELLED and level < _LEVELS:
+        levels = {**assumptions.levels, signature: level + 1}
+        return replace(assumptions, levels=levels, held_sizes=assumptions.held_sizes - {signature})
+    return replace(
+        assumptions,
+        fixed_operators=assumptions.fixed_operators | {signature},
+        held_sizes=assumptions.held_sizes - {signature},
+    )
 
 
-def _blame(structure: Structure, index: int) -> Op | None:
+def _operator_at_fault(structure: Structure, index: int) -> Op | None:
     """Return the operator at fault, if channels that may leave reach it; a copy is not, but what it is made for."""
     found = structure.trace
     copies = (op for op in found.ops[index:] if op.name not in ("aten.clone", "aten._to_copy", "aten.expand"))
     op = next(copies, None)
-    if op is None or op.signature in structure.choices.stiff:
+    if op is None or op.signature in structure.assumptions.fixed_operators:
         return None
     return op if _is_reached(structure, op) else None
 
@@ -177,23 +179,27 @@ def _is_reached(structure: Structure, op: Op) -> bool:
     return bool((units >= 0).any())
 
 
-def _mend_ahead(structure: Structure, index: int) -> Choices | None:
+def _shrink_sizes_ahead(structure: Structure, index: int) -> Assumptions | None:
     """Let numbers shrink that a module compares with a width before it computes with it, as an LSTM does.
 
     They are looked for at the first operator of the module that channels reach; None if that was tried.
     """
-    choices, rest = structure.choices, structure.trace.ops[index:]
+    assumptions, rest = structure.assumptions, structure.trace.ops[index:]
     mine = takewhile(lambda op: op.module == rest[0].module, rest)
     op = next((op for op in mine if _is_reached(structure, op)), None)
-    if op is None or op.name not in ops.RULES or op.signature in choices.mend | choices.stiff:
+    if (
+        op is None
+        or op.name not in rules.RULES
+        or op.signature in assumptions.held_sizes | assumptions.fixed_operators
+    ):
         return None
-    return replace(choices, mend=choices.mend | {op.signature})
+    return replace(assumptions, held_sizes=assumptions.held_sizes | {op.signature})
 
 
-def _give_up(model: nn.Module, example: Example, structure: Structure, fault: Mismatch) -> Choices:
+def _fix_a_group(model: nn.Module, example: Example, structure: Structure, fault: Mismatch) -> Assumptions:
     """Keep one group whole whose width the code depends on, found by halving the groups that shrink."""
     grouping = structure.grouping
-    some = _some(structure) if fault.kept is None else fault.kept
+    some = _remove_some(structure) if fault.kept is None else fault.kept
     shrinking = [
         g for g, group in enumerate(grouping.groups) if not some[grouping.offsets[g] :][: group.width].all()
     ]
@@ -207,23 +213,23 @@ def _give_up(model: nn.Module, example: Example, structure: Structure, fault: Mi
             kept[inside] = some[inside]
         low, high = (low, middle) if _fails(model, example, structure, kept) else (middle, high)
     names = frozenset(grouping.groups[shrinking[high - 1]].producers)
-    return replace(structure.choices, rigid=structure.choices.rigid | names)
+    return replace(structure.assumptions, fixed_layers=structure.assumptions.fixed_layers | names)
 
 
 def _fails(model: nn.Module, example: Example, structure: Structure, kept: Kept) -> bool:
     try:
-        follow(model, example, structure, kept)
+        retrace(model, example, structure, kept)
     except Mismatch:
         return True
     return False
 
 
-def _choose_selections(model: nn.Module, example: Example, structure: Structure) -> Choices:
+def _choose_selections(model: nn.Module, example: Example, structure: Structure) -> Assumptions:
     """Let batch norms that read a residual stream choose their part of it, unless what they write joins a stream."""
     consumers = frozenset(_norms_on_streams(model, structure))
-    cut = _structure(model, example, "select", replace(structure.choices, select=consumers))
+    cut = _structure(model, example, "select", replace(structure.assumptions, selections=consumers))
     inside = frozenset(_norms_on_streams(model, cut))
-    return replace(structure.choices, select=(consumers & _fed_by_streams(cut)) - inside)
+    return replace(structure.assumptions, selections=(consumers & _fed_by_streams(cut)) - inside)
 
 
 def _fed_by_streams(structure: Structure) -> frozenset[str]:

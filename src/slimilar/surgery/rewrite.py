@@ -1,4 +1,4 @@
-"""Build the smaller model: index every (parameter, axis), mend the modules' numbers, and verify the result."""
+"""Build the smaller model: index every (parameter, axis), and make the modules' own sizes agree."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from slimilar.graph.groups import Grouping
 from slimilar.graph.records import Trace
 from slimilar.surgery.channel_selection import select_from
-from slimilar.utils.modules import copy_with, named_modules, named_tensors, on_meta, switch_to_eval
+from slimilar.utils.modules import copy_with, named_modules, named_tensors, on_meta
 
 Kept = NDArray[np.bool_]  # for every unit of a grouping, numbered over all groups: does it stay?
 AxisIndex = Mapping[tuple[str, int], NDArray[np.int64]]  # (tensor, axis) -> the indices that stay
@@ -97,7 +97,7 @@ def operate(model: nn.Module, surgery: Surgery) -> nn.Module:
     small = copy_with(
         model, {name: take(tensors[name], axes) for name, axes in _by_tensor(surgery.indices).items()}
     )
-    mend(small, surgery)
+    update_sizes(small, surgery)
     return small
 
 
@@ -108,7 +108,7 @@ def _by_tensor(indices: AxisIndex) -> dict[str, dict[int, NDArray[np.int64]]]:
     return found
 
 
-def mend(small: nn.Module, surgery: Surgery) -> None:
+def update_sizes(small: nn.Module, surgery: Surgery) -> None:
     """Make the modules of a model with smaller tensors agree with them."""
     for (module, attribute, item), value in surgery.numbers.items():
         _set_number(small.get_submodule(module), attribute, item, value)
@@ -121,7 +121,7 @@ def mend(small: nn.Module, surgery: Surgery) -> None:
     parts = named_modules(small).values()
     training = [part for part in parts if part.training]
     if training:
-        switch_to_eval(small)  # looking at a weight under spectral_norm changes it in training
+        small.eval()  # looking at a weight under spectral_norm changes it in training
     for part in parts:
         describe(part)
     for part in training:
@@ -184,5 +184,5 @@ _DESCRIBE: list[tuple[Any, Callable[[Any], dict[str, Any]]]] = [
 def operate_on_meta(model: nn.Module, surgery: Surgery) -> nn.Module:
     """Return the smaller model as shapes only."""
     small = on_meta(model, {place: len(index) for place, index in surgery.indices.items()})
-    mend(small, surgery)
+    update_sizes(small, surgery)
     return small

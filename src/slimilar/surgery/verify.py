@@ -21,7 +21,7 @@ from slimilar.graph.groups import Grouping
 from slimilar.graph.records import Trace
 from slimilar.surgery.masking import Masked, Masks, masks_of, recurrent
 from slimilar.surgery.rewrite import Kept
-from slimilar.utils.modules import copy_with, named_modules, named_parameters, shadow, switch_to_eval
+from slimilar.utils.modules import copy_with, eval_view, named_modules, named_parameters
 from slimilar.utils.pytree import Example, arguments, map_tensors, tensors_in
 
 _SIDE = 32  # images twice as large are made as small as this: most networks halve them five times
@@ -59,7 +59,7 @@ def _error(
     dtype: torch.dtype | None,
 ) -> float:
     """Return the relative error on small images if the model takes them as it takes the example's, else on those."""
-    original = shadow(model)
+    original = eval_view(model)
     if dtype is not None:
         original, small = copy_with(original, {}).to(dtype), copy_with(small, {}).to(dtype)
     device = next(iter(small.parameters())).device
@@ -139,7 +139,7 @@ def _in_eval_mode(model: nn.Module) -> Iterator[None]:
     """Switch a model of ours to eval mode and back, module by module."""
     training = [m for m in named_modules(model).values() if m.training]
     if training:
-        switch_to_eval(model)
+        model.eval()
     try:
         yield
     finally:

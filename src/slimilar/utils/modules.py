@@ -65,16 +65,6 @@ def named_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     return found
 
 
-def switch_to_eval(model: nn.Module) -> nn.Module:
-    """Do what `model.eval()` does, several times faster for classes that do not say how it is done."""
-    modules = named_modules(model).values()
-    if all(type(m).train is nn.Module.train and type(m).eval is nn.Module.eval for m in modules):
-        for m in modules:
-            vars(m)["training"] = False
-        return model
-    return model.eval()
-
-
 def named_tensors(model: nn.Module) -> dict[str, Tensor]:
     """Return parameters and buffers by name, tied ones once."""
     parameters: dict[str, Tensor] = {}
@@ -132,13 +122,13 @@ def _is_alone(tensor: Tensor) -> bool:
     )
 
 
-def shadow(model: nn.Module) -> nn.Module:
-    """Return a copy in eval mode that shares the parameters and has buffers of its own, to run without a trace."""
+def eval_view(model: nn.Module) -> nn.Module:
+    """Return a copy in eval mode that shares the parameters and has its own buffers: running it changes nothing."""
     held = named_tensors(model)
     own = {
         name: t.detach() if isinstance(t, nn.Parameter) else t.detach().clone() for name, t in held.items()
     }
-    return switch_to_eval(_copy_with(model, held, own))
+    return _copy_with(model, held, own).eval()
 
 
 # What copy.deepcopy returns as it is; asked here, because a network has tens of thousands of such attributes.
@@ -213,4 +203,4 @@ def on_meta(model: nn.Module, sizes: Mapping[tuple[str, int], int] | None = None
     empty = {
         name: torch.empty(shapes.get(name, t.shape), dtype=t.dtype, device="meta") for name, t in held.items()
     }
-    return switch_to_eval(_copy_with(model, held, empty))
+    return _copy_with(model, held, empty).eval()

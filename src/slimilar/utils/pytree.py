@@ -68,23 +68,23 @@ def operands(arguments: Iterable[Any]) -> list[Tensor]:
     return found
 
 
-HERE = "<tensor>"  # stands for a tensor among the arguments of an operator
+PLACE = "<tensor>"  # stands for a tensor among the arguments of an operator
 
 
-def dissect(arguments: Iterable[Any]) -> tuple[list[Tensor], list[Any]]:
-    """Return the tensors among the arguments of an ATen operator, and the arguments with `HERE` in their place."""
+def separate(arguments: Iterable[Any]) -> tuple[list[Tensor], list[Any]]:
+    """Return the tensors among the arguments of an ATen operator, and the arguments with `PLACE` instead of each."""
     tensors: list[Tensor] = []
     rest: list[Any] = []
     for x in arguments:
         if isinstance(x, Tensor):
             tensors.append(x)
-            rest.append(HERE)
+            rest.append(PLACE)
         elif type(x) is list and not (x and type(x[0]) is int):
             tensors += [y for y in x if isinstance(y, Tensor)]
-            rest.append([HERE if isinstance(y, Tensor) else y for y in x])
+            rest.append([PLACE if isinstance(y, Tensor) else y for y in x])
         elif type(x) is tuple:
             tensors += [y for y in x if isinstance(y, Tensor)]
-            rest.append(tuple(HERE if isinstance(y, Tensor) else y for y in x))
+            rest.append(tuple(PLACE if isinstance(y, Tensor) else y for y in x))
         else:
             rest.append(x)
     return tensors, rest

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+from _browser import PHONE, OpenPage, find_browser, started
 
-from helpers.browser import PHONE, Opened, find_browser, started
 from helpers.report_networks import EXAMPLE, Mixed
 from helpers.small_networks import trained
 from slimilar import analyze
@@ -48,13 +48,13 @@ def report_file(network, plan, tmp_path_factory) -> Any:
 
 @pytest.fixture
 def opened(browser, report_file) -> Any:
-    view = Opened(browser, report_file)
+    view = OpenPage(browser, report_file)
     yield view
     view.close_quietly()
 
 
 @pytest.fixture
 def on_phone(browser, report_file) -> Any:
-    view = Opened(browser, report_file, viewport=PHONE, has_touch=True, is_mobile=True)
+    view = OpenPage(browser, report_file, viewport=PHONE, has_touch=True, is_mobile=True)
     yield view
     view.close_quietly()

@@ -11,9 +11,10 @@ from itertools import combinations
 import numpy as np
 import pytest
 import torch
+from _browser import PHONE, OpenPage
 
-from helpers.browser import PHONE, Opened, command_options
 from helpers.report_networks import EXAMPLE, HOSTILE, Mixed, Named
+from helpers.report_page import command_options
 from helpers.small_networks import NETWORKS, trained
 from slimilar import analyze
 from slimilar.planning.cost import CostModel
@@ -40,7 +41,7 @@ def test_every_state_has_the_numbers_of_the_plan(browser, tmp_path, name):
     term = replace(plan.costs.terms[0], vectors=(len(plan.costs.vectors),))
     costs = CostModel((*plan.costs.terms, term), plan.costs.parameters, (*plan.costs.vectors, uneven))
     plan = replace(plan, costs=costs)
-    view = Opened(browser, write_report(tmp_path / "page.html", plan, title="numbers"))
+    view = OpenPage(browser, write_report(tmp_path / "page.html", plan, title="numbers"))
     dice = random.Random(0)
     states = []
     for _ in range(60):
@@ -86,7 +87,7 @@ def test_accuracies_at_nearly_the_same_cost_are_one_mark(browser, network, plan,
     flops = plan.before.flops
     points = [Point(str(i), flops // 2 + i, 0.9 - 0.1 * i) for i in range(4)] + [Point("all", flops, 0.95)]
     page = write_report(tmp_path / "r.html", plan, model=network, title="Many", points=points)
-    view = Opened(browser, page)
+    view = OpenPage(browser, page)
     texts = view.page.locator(".mark text").all()
     assert [text.text_content() for text in texts] == ["95.0 %", "60.0 to 90.0 %"]
     titles = [title.text_content() for title in view.page.locator(".mark title").all()]
@@ -98,7 +99,7 @@ def test_accuracies_at_nearly_the_same_cost_are_one_mark(browser, network, plan,
 def test_accuracies_are_written_apart(browser, network, plan, tmp_path):
     points = [Point(str(t), plan.at(t).flops, 0.9 - t / 2) for t in (0.0, 0.02, 0.03, 0.05, 0.08, 0.1, 0.2)]
     page = write_report(tmp_path / "r.html", plan, model=network, title="Many", points=points)
-    view = Opened(browser, page)
+    view = OpenPage(browser, page)
     boxes = [text.bounding_box() for text in view.page.locator(".mark text").all()]
     assert len(boxes) > 3
     for a, b in combinations(boxes, 2):
@@ -128,7 +129,7 @@ def test_it_fits_a_phone(on_phone, plan):
 
 
 def test_it_can_be_dark(browser, report_file):
-    view = Opened(browser, report_file, color_scheme="dark")
+    view = OpenPage(browser, report_file, color_scheme="dark")
     ground = "getComputedStyle(document.body).backgroundColor"
     dark = view.page.evaluate(ground)
     view.page.click("#theme")
@@ -144,12 +145,12 @@ def test_hostile_names_do_nothing(browser, tmp_path):
         tmp_path / "page.html", plan, model=model, title=HOSTILE[0], source="x.py",
         points=[Point(HOSTILE[1], 10**6, 1)], rows=[{HOSTILE[0]: HOSTILE[1]}],
     )  # fmt: skip
-    view = Opened(browser, file)
+    view = OpenPage(browser, file)
     for i, name in enumerate(HOSTILE):
         view.page.locator("#rows button").nth(i).click()
         assert view.text("#layer-title") == f"{name}.0"
         view.page.locator("#rows button").nth(i).hover()
-        view.page.get_by_role("button", name="Keep whole").click()
+        view.page.get_by_role("button", name="Keep all channels").click()
     assert view.text("h1") == HOSTILE[0]
     options = command_options(view.text("#command"))
     assert options["thresholds"] == {f"{name}.0": 0.0 for name in HOSTILE}
@@ -180,7 +181,7 @@ def test_an_order_in_which_nobody_stands_in(browser, plan, network, tmp_path):
         for order in plan.orders
     )
     ranked = replace(plan, orders=orders)
-    view = Opened(browser, write_report(tmp_path / "page.html", ranked, model=network, title="ranked"))
+    view = OpenPage(browser, write_report(tmp_path / "page.html", ranked, model=network, title="ranked"))
     view.page.locator("#rows button", has_text="inner").click()
     assert view.widths() == plan.at(flops=0.5).widths
     assert view.text("#command").startswith("slimilar.prune(model, x, threshold=")
@@ -190,7 +191,7 @@ def test_an_order_in_which_nobody_stands_in(browser, plan, network, tmp_path):
 def test_nothing_to_prune_is_no_error(browser, tmp_path):
     model = torch.nn.Sequential(torch.nn.Conv2d(3, 4, 3))
     file = write_report(tmp_path / "page.html", analyze(model, EXAMPLE), model=model, title="one layer")
-    view = Opened(browser, file)
+    view = OpenPage(browser, file)
     assert view.page.locator("#rows button").count() == 1
-    assert "Nothing here can be cut" in view.text("#sentence")
+    assert "No layer of this model can be pruned" in view.text("#sentence")
     view.close_quietly()

@@ -9,11 +9,12 @@ import re
 import shlex
 
 import pytest
+from _browser import OpenPage
 from safetensors.torch import save_file
 from typer.testing import CliRunner
 
-from helpers.browser import Opened, command_options
 from helpers.report_networks import EXAMPLE
+from helpers.report_page import command_options
 from helpers.small_networks import trained
 from slimilar import prune
 from slimilar.models import build
@@ -60,7 +61,7 @@ def test_typing_a_budget(opened, plan):
 
 
 @pytest.mark.parametrize(
-    ("text", "answer"), [("0.001%", "least that can be reached"), ("lots", "is no budget")]
+    ("text", "answer"), [("0.001%", "smallest reachable value"), ("lots", "is not a budget")]
 )
 def test_a_budget_that_cannot_be_met_says_so(opened, text, answer):
     before = opened.widths()
@@ -82,12 +83,12 @@ def test_a_layer_close_up(opened):
     )
     assert min(opened.page.eval_on_selector_all("#layer canvas", inked)) > 10
     assert "outer.0" in opened.text("#layer .around")
-    assert "speaks for" in opened.text("#layer")
+    assert "represents" in opened.text("#layer")
 
 
 def test_a_layer_of_its_own_will(opened, plan):
     opened.page.locator("#rows button", has_text="inner").click()
-    opened.page.get_by_role("button", name="Keep whole").click()
+    opened.page.get_by_role("button", name="Keep all channels").click()
     assert opened.widths() == plan.at(0.05, thresholds={"inner.0": 0}).widths
     assert "--layer inner.0=0" in opened.text("#command")
     opened.page.locator("canvas.tree").click(position={"x": 100, "y": 10})
@@ -95,7 +96,7 @@ def test_a_layer_of_its_own_will(opened, plan):
     options = command_options(opened.text("#command"))
     assert options["thresholds"]["inner.0"] > 0.05
     assert opened.widths() == plan.at(**options).widths
-    opened.page.get_by_role("button", name="Follow the threshold").click()
+    opened.page.get_by_role("button", name="Global threshold").click()
     assert opened.widths() == plan.at(0.05).widths
     assert "--layer" not in opened.text("#command")
 
@@ -106,7 +107,7 @@ def test_a_frozen_layer_says_why(opened):
     assert "residual stream" in opened.text("#tip")
     assert "residual stream" in str(row.get_attribute("aria-label"))
     row.click()
-    assert "Stays whole" in opened.text("#layer")
+    assert "Kept whole" in opened.text("#layer")
 
 
 def test_the_keyboard_is_enough(opened, plan):
@@ -191,12 +192,12 @@ def test_from_explore_to_prune_on_the_command_line(browser, tmp_path):
     file, weights = tmp_path / "explore.html", tmp_path / "its weights.safetensors"
     save_file(trained(build("vgg16", width=0.25)).state_dict(), weights)
     slimilar_says("explore", "slimilar:vgg16,width=0.25", "--weights", weights, "--no-open", "-o", file)
-    view = Opened(browser, file)
+    view = OpenPage(browser, file)
     view.page.fill("#budget", "62%")
     view.page.press("#budget", "Enter")
     view.page.select_option("#round", "8")
     view.page.locator("#rows button").nth(3).click()
-    view.page.get_by_role("button", name="Keep whole").click()
+    view.page.get_by_role("button", name="Keep all channels").click()
     view.page.locator("#rows button").nth(1).click()
     view.page.locator("canvas.tree").click(position={"x": 80, "y": 40})
     shown = view.widths()
@@ -205,7 +206,7 @@ def test_from_explore_to_prune_on_the_command_line(browser, tmp_path):
     slimilar_says(*words, "-o", tmp_path / "small")
     done = json.loads((tmp_path / "small" / "plan.json").read_text())
     assert {name: layer["after"] for name, layer in done["layers"].items()} == shown
-    again = Opened(browser, tmp_path / "small" / "report.html")
+    again = OpenPage(browser, tmp_path / "small" / "report.html")
     assert again.widths() == shown
     view.close_quietly()
     again.close_quietly()

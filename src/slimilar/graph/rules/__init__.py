@@ -1,6 +1,6 @@
 """The table: ATen operator -> how channel labels pass through it.
 
-A rule is a small function `(tracer, call) -> labels of each output`. It may *tie* channels that have to leave
+A rule is a small function `(policy, call) -> labels of each output`. It may *tie* channels that have to leave
 together, *bind* those that the code is assumed to treat alike, *freeze* channels that cannot leave, and note who
 writes and who reads them. What is not in the table is frozen by `apply`, with the operator's name as the reason. A
 new operator is one entry and one test.
@@ -17,7 +17,7 @@ from slimilar.graph.rules.products import contraction, convolution
 from slimilar.graph.rules.rearranging import rearrange
 from slimilar.graph.rules.run import apply, is_depthwise, is_pointwise, is_uniform, is_widthless
 from slimilar.graph.rules.spatial import reduction
-from slimilar.graph.rules.table import RULES, Call
+from slimilar.graph.rules.table import RULES, Call, Context
 
 # operators behind whose rule stands an assumption that can be given up step by step
 LEVELLED = {
@@ -27,7 +27,7 @@ LEVELLED = {
 }
 
 __all__ = [
-    "LEVELLED", "RULES", "Call", "apply", "batch_norm", "contraction", "convolution", "elementwise", "group_norm",
-    "held_integers", "is_depthwise", "is_frozen_norm", "is_pointwise", "is_uniform", "is_widthless", "layer_norm",
-    "note_frozen_norm", "reduction",
+    "LEVELLED", "RULES", "Call", "Context", "apply", "batch_norm", "contraction", "convolution", "elementwise",
+    "group_norm", "held_integers", "is_depthwise", "is_frozen_norm", "is_pointwise", "is_uniform", "is_widthless",
+    "layer_norm", "note_frozen_norm", "reduction",
 ]  # fmt: skip

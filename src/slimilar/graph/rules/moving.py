@@ -13,7 +13,7 @@ from slimilar.graph.reasons import fixed_size
 from slimilar.graph.rules.table import Call, resolve, rule
 
 if TYPE_CHECKING:
-    from slimilar.graph.tracer import Tracer
+    from slimilar.graph.policy import LabelPolicy
 
 
 def moved(call: Call, x: Tensor, factor: Tensor) -> list[Tensor]:
@@ -26,29 +26,31 @@ def moved(call: Call, x: Tensor, factor: Tensor) -> list[Tensor]:
 
 
 @rule("permute", "transpose", "t", "unsqueeze", "squeeze", "expand", "movedim")
-def move(t: Tracer, call: Call) -> list[Labels]:
+def move(policy: LabelPolicy, call: Call) -> list[Labels]:
     """Pass labels through an operator that gives every axis a new place."""
-    return [tuple(moved(call, call.x, f)[0] for f in t.labels(call.x))]
+    return [tuple(moved(call, call.x, f)[0] for f in call.labels(call.x))]
 
 
 @rule("view", "_unsafe_view", "reshape", "view_as", "unflatten", "flatten", "_reshape_alias")
-def view(t: Tracer, call: Call) -> list[Labels]:
+def view(policy: LabelPolicy, call: Call) -> list[Labels]:
     """Pass labels through an operator that divides and joins axes."""
     x, out = call.x, call.outs[0]
     if x.dtype != out.dtype:
-        t.freeze(t.labels(x), fixed_size(f"operator {call.name} reads the bits of another type"))
+        policy.freeze(call.labels(x), fixed_size(f"operator {call.name} reads the bits of another type"))
         return [NONE]
-    found = [viewed(f, x.shape, out.shape) for f in t.labels(x)]
-    return [tuple(resolve(t, call, f) for f in (_apart(t, call, found) if len(found) > 1 else found))]
+    found = [viewed(f, x.shape, out.shape) for f in call.labels(x)]
+    return [
+        tuple(resolve(policy, call, f) for f in (_apart(policy, call, found) if len(found) > 1 else found))
+    ]
 
 
-def _apart(t: Tracer, call: Call, factors: list[Tensor]) -> list[Tensor]:
+def _apart(policy: LabelPolicy, call: Call, factors: list[Tensor]) -> list[Tensor]:
     """Keep factors apart: where two came to lie on one axis, at most one of them can say which channels leave."""
     taken = Counter(axis for f in factors for axis in axes_of(f))
     clash = [f for f in factors if any(taken[axis] > 1 for axis in axes_of(f))]
-    free = [f for f in clash if not t.is_frozen(f)]
+    free = [f for f in clash if not policy.is_frozen(f)]
     if len(free) > 1:
-        t.freeze(tuple(free), fixed_size(f"operator {call.name} joins two axes of channels"))
+        policy.freeze(tuple(free), fixed_size(f"operator {call.name} joins two axes of channels"))
     kept = (free or clash)[:1]
     return [f for f in factors if all(f is not c for c in clash) or any(f is k for k in kept)]
 
@@ -93,12 +95,12 @@ def _blocks(before: Sequence[int], after: Sequence[int]) -> list[tuple[list[int]
     "clone", "contiguous", "_to_copy", "detach", "alias", "lift_fresh", "dropout", "native_dropout", "to",
     "empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like",
 )  # fmt: skip
-def same(t: Tracer, call: Call) -> list[Labels]:
+def same(policy: LabelPolicy, call: Call) -> list[Labels]:
     """Pass labels through a copy, or to a tensor of the same shape: it has as many channels."""
-    return [t.labels(call.x)] * len(call.outs)
+    return [call.labels(call.x)] * len(call.outs)
 
 
 @rule("new_zeros", "new_ones", "new_full", "new_empty", "new_empty_strided")
-def new(t: Tracer, call: Call) -> list[Labels]:
+def new(policy: LabelPolicy, call: Call) -> list[Labels]:
     """Make a tensor of a given shape; only the type is taken from the old one."""
     return [NONE]

@@ -19,7 +19,7 @@ from slimilar.graph.rules.norms import batch_norm
 from slimilar.graph.rules.table import RULES, Call
 
 if TYPE_CHECKING:
-    from slimilar.graph.tracer import Tracer
+    from slimilar.graph.policy import LabelPolicy
 
 
 @cache
@@ -28,7 +28,7 @@ def is_pointwise(func: Any) -> bool:
     return torch.Tag.pointwise in func.tags
 
 
-def apply(t: Tracer, call: Call) -> list[Labels]:
+def apply(policy: LabelPolicy, call: Call) -> list[Labels]:
     """Return the labels of every output of a call."""
     outs = call.outs
     if not any(value.labels for value in call.seen):
@@ -36,12 +36,12 @@ def apply(t: Tracer, call: Call) -> list[Labels]:
     function = RULES.get(call.name)
     if function is None and is_pointwise(call.func):
         function = elementwise
-    if function is None or call.signature in t.choices.stiff:
+    if function is None or call.is_fixed:
         why = fixed_size(f"operator {call.name} works at fixed sizes") if function else unknown(call.name)
         for x in call.ins:
-            t.freeze(t.labels(x), why)
+            policy.freeze(call.labels(x), why)
         return [NONE] * len(outs)
-    found = function(t, call)
+    found = function(policy, call)
     return found if len(found) == len(outs) else [found[0], *[NONE] * (len(outs) - 1)]
 
 

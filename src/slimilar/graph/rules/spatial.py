@@ -11,16 +11,16 @@ from slimilar.graph.rules.elementwise import elementwise
 from slimilar.graph.rules.table import Call, rule, touching
 
 if TYPE_CHECKING:
-    from slimilar.graph.tracer import Tracer
+    from slimilar.graph.policy import LabelPolicy
 
 
 def _spatial(names: Sequence[str], axes: int) -> None:
-    def over_space(t: Tracer, call: Call) -> list[Labels]:
+    def over_space(policy: LabelPolicy, call: Call) -> list[Labels]:
         x = call.x
-        mixed, rest = touching(t.labels(x), range(x.ndim - axes, x.ndim), x.ndim)
-        t.freeze(tuple(mixed), mixes(call.name))
+        mixed, rest = touching(call.labels(x), range(x.ndim - axes, x.ndim), x.ndim)
+        policy.freeze(tuple(mixed), mixes(call.name))
         for other in call.ins[1:]:
-            t.freeze(t.labels(other), unknown(call.name))
+            policy.freeze(call.labels(other), unknown(call.name))
         return [tuple(rest)] * len(call.outs)
 
     rule(*names)(over_space)
@@ -46,9 +46,9 @@ _spatial(["grid_sampler_3d"], 3)
 
 
 @rule("max_unpool2d", "max_unpool3d")
-def max_unpool(t: Tracer, call: Call) -> list[Labels]:
+def max_unpool(policy: LabelPolicy, call: Call) -> list[Labels]:
     """Put every channel's maxima back by its own indices."""
-    return elementwise(t, call)
+    return elementwise(policy, call)
 
 
 def _dims(call: Call, ndim: int) -> list[int]:
@@ -58,20 +58,20 @@ def _dims(call: Call, ndim: int) -> list[int]:
     return [d % ndim for d in (dims if isinstance(dims, list | tuple) else [dims])]
 
 
-def _mix(t: Tracer, call: Call, dims: Sequence[int], keep: bool) -> Labels:
+def _mix(policy: LabelPolicy, call: Call, dims: Sequence[int], keep: bool) -> Labels:
     """Freeze channels that are summed up or compared with each other; columns of a regrouped axis are tied.
 
     With `keep`, the axes keep their length and the columns their own labels.
     """
-    mixed, rest = touching(t.labels(call.x), dims, call.x.ndim)
+    mixed, rest = touching(call.labels(call.x), dims, call.x.ndim)
     for factor in mixed:
         if set(axes_of(factor)) <= set(dims):
-            t.freeze((factor,), mixes(call.name))
+            policy.freeze((factor,), mixes(call.name))
             rest += [factor] if keep else []
             continue
         narrowed = factor
         for axis in set(axes_of(factor)) & set(dims):
-            t.bind(narrowed, narrowed.narrow(axis, 0, 1))
+            policy.bind(narrowed, narrowed.narrow(axis, 0, 1))
             narrowed = narrowed.narrow(axis, 0, 1)
         rest.append(factor if keep else narrowed)
     return tuple(rest)
@@ -81,12 +81,12 @@ def _mix(t: Tracer, call: Call, dims: Sequence[int], keep: bool) -> Labels:
     "mean", "sum", "amax", "amin", "var", "std", "prod", "max", "min", "linalg_vector_norm", "norm", "logsumexp",
     "argmax", "argmin", "any", "all", "var_mean", "std_mean", "aminmax", "nansum", "median",
 )  # fmt: skip
-def reduction(t: Tracer, call: Call) -> list[Labels]:
+def reduction(policy: LabelPolicy, call: Call) -> list[Labels]:
     """Pass labels through a reduction over axes that carry none."""
     if len(call.ins) > 1:
-        return elementwise(t, call)  # max(a, b)
+        return elementwise(policy, call)  # max(a, b)
     x, dims = call.x, _dims(call, call.x.ndim)
-    rest = _mix(t, call, dims, keep=False)
+    rest = _mix(policy, call, dims, keep=False)
     if call.outs[0].ndim == x.ndim:
         return [rest] * len(call.outs)
     shape = [a for a in range(x.ndim) if a not in dims]
@@ -104,9 +104,9 @@ def reduction(t: Tracer, call: Call) -> list[Labels]:
     "sort",
     "renorm",
 )
-def along(t: Tracer, call: Call) -> list[Labels]:
+def along(policy: LabelPolicy, call: Call) -> list[Labels]:
     """Pass labels through an operator along axes that carry none."""
-    return [_mix(t, call, _dims(call, call.x.ndim), keep=True)] * len(call.outs)
+    return [_mix(policy, call, _dims(call, call.x.ndim), keep=True)] * len(call.outs)
 
 
 @rule(
@@ -114,8 +114,8 @@ def along(t: Tracer, call: Call) -> list[Labels]:
     "_scaled_dot_product_fused_attention_overrideable", "_scaled_dot_product_flash_attention",
     "_scaled_dot_product_efficient_attention", "_scaled_dot_product_attention_math",
 )  # fmt: skip
-def attention(t: Tracer, call: Call) -> list[Labels]:
+def attention(policy: LabelPolicy, call: Call) -> list[Labels]:
     """Freeze what attention compares; a value's channels and the heads would have to leave with them."""
     for x in call.ins:
-        t.freeze(t.labels(x), mixes(call.name))
+        policy.freeze(call.labels(x), mixes(call.name))
     return [NONE] * len(call.outs)

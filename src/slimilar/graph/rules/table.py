@@ -2,34 +2,52 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor
+from torch import Tensor, nn
 
+from slimilar.graph.assumptions import Assumptions, Signature
+from slimilar.graph.constants import Constants
 from slimilar.graph.labels import Labels, axes_of
 from slimilar.graph.reasons import fixed_size
-from slimilar.graph.records import Signature, Value, by_name
+from slimilar.graph.records import Piece, Run, Value, by_name
 from slimilar.utils.pytree import operands
 
 if TYPE_CHECKING:
-    from slimilar.graph.tracer import Tracer
+    from slimilar.graph.policy import LabelPolicy
+    from slimilar.graph.values import Values
+
+
+@dataclass(frozen=True, eq=False)
+class Context:
+    """What all calls of a forward pass share."""
+
+    values: Values
+    modules: Mapping[str, nn.Module]
+    assumptions: Assumptions
+    constants: Constants
 
 
 @dataclass(eq=False)
 class Call:
-    """One operator as it was called."""
+    """One operator as it was called: its arguments, its result, and what is known about them."""
 
     func: Any
     name: str
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     result: Any
-    module: str
+    module: str  # the path of the module that runs
     signature: Signature
+    op: int  # its number in the forward pass
     ins: list[Tensor]  # the tensors that went in
-    seen: list[Value]  # what was known about them
+    inputs: list[int]  # their numbers
+    given: list[Any]  # all arguments, with a mark in place of each tensor
+    seen: list[Value]  # what was known about the tensors
+    context: Context
     _bound: dict[str, Any] | None = None
     _outs: list[Tensor] | None = None
 
@@ -59,6 +77,47 @@ class Call:
         """Whether the output is the first input, or a tensor given for it."""
         return self.name.endswith("_") or "out" in self.kwargs
 
+    def labels(self, tensor: Tensor | None) -> Labels:
+        """Return the labels of a tensor."""
+        return self.context.values.labels(tensor)
+
+    def value(self, tensor: Tensor) -> Value:
+        """Return what is known about a tensor."""
+        return self.context.values.of(tensor)
+
+    def index(self, tensor: Tensor) -> int:
+        """Return the number of a tensor."""
+        return self.context.values.index(tensor)
+
+    def numbers(self, tensor: Tensor) -> Tensor:
+        """Return the numbers in a tensor that must not depend on the model's input."""
+        return self.context.constants.numbers(tensor)
+
+    @property
+    def modules(self) -> Mapping[str, nn.Module]:
+        """All modules, by path."""
+        return self.context.modules
+
+    @property
+    def level(self) -> int:
+        """How far the assumption behind this operator has been weakened."""
+        return self.context.assumptions.levels.get(self.signature, 0)
+
+    @property
+    def holds_sizes(self) -> bool:
+        """Whether its module is assumed to hold a size that shrinks with the channels."""
+        return self.signature in self.context.assumptions.held_sizes
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether it is known to work at the original widths only."""
+        return self.signature in self.context.assumptions.fixed_operators
+
+    @property
+    def selects(self) -> bool:
+        """Whether its module chooses its own part of a residual stream."""
+        return self.module in self.context.assumptions.selections
+
     @property
     def x(self) -> Tensor:
         """The first tensor that went in."""
@@ -70,7 +129,7 @@ class Call:
         return int(self["dim"]) % self.x.ndim
 
 
-Rule = Callable[["Tracer", Call], list[Labels]]
+Rule = Callable[["LabelPolicy", Call], list[Labels]]
 RULES: dict[str, Rule] = {}
 
 
@@ -106,7 +165,7 @@ def touching(labels: Labels, axes: Sequence[int], ndim: int) -> tuple[list[Tenso
     )
 
 
-def resolve(t: Tracer, call: Call, factor: Tensor) -> Tensor:
+def resolve(policy: LabelPolicy, call: Call, factor: Tensor) -> Tensor:
     """Make the removal of channels a matter of one axis where their labels vary along several.
 
     After `view(b, groups, c // groups, h, w)` channels can only leave by columns (all groups lose the same one)
@@ -116,25 +175,40 @@ def resolve(t: Tracer, call: Call, factor: Tensor) -> Tensor:
     axes = axes_of(factor)
     if len(axes) < 2:
         return factor
-    level = t.level(call.signature)
+    level = call.level
     if level >= len(axes):
-        t.freeze((factor,), fixed_size(f"operator {call.name} regroups channels by fixed sizes"))
+        policy.freeze((factor,), fixed_size(f"operator {call.name} regroups channels by fixed sizes"))
         return factor
     free = sorted(axes, key=lambda a: (-factor.shape[a], -a))[level]
     for axis in axes:
         if axis != free:
-            t.bind(factor, factor.narrow(axis, 0, 1))
+            policy.bind(factor, factor.narrow(axis, 0, 1))
     return factor
 
 
-def tie_modulo(t: Tracer, factor: Tensor, axis: int, period: int) -> None:
+def tie_modulo(policy: LabelPolicy, factor: Tensor, axis: int, period: int) -> None:
     """Bind labels that are a multiple of `period` apart along an axis."""
     if period < factor.shape[axis]:
         blocks = factor.unflatten(axis, (-1, period))
-        t.bind(blocks, blocks.narrow(axis, 0, 1))
+        policy.bind(blocks, blocks.narrow(axis, 0, 1))
 
 
-def tie_blocks(t: Tracer, factor: Tensor, axis: int, size: int) -> None:
+def note_runs(policy: LabelPolicy, factor: Tensor, axis: int, places: Iterable[int]) -> None:
+    """Note where the code cuts an axis: only if a channel of each part leaves does probing show what it means."""
+    size = factor.shape[axis]
+    edges = sorted({0, size, *(min(p, size) for p in places)})
+    for start, end in pairwise(edges if size > 1 else []):
+        atoms = factor.narrow(axis, start, end - start).numpy().reshape(-1)
+        policy.note(Run(atoms[atoms >= 0]))
+
+
+def note_piece(policy: LabelPolicy, factor: Tensor) -> None:
+    """Note channels that become a tensor of their own."""
+    atoms = factor.numpy().reshape(-1)
+    policy.note(Piece(atoms[atoms >= 0]))
+
+
+def tie_blocks(policy: LabelPolicy, factor: Tensor, axis: int, size: int) -> None:
     """Bind labels that stand in one block of `size` along an axis."""
     blocks = factor.unflatten(axis, (-1, size))
-    t.bind(blocks, blocks.narrow(axis + 1, 0, 1))
+    policy.bind(blocks, blocks.narrow(axis + 1, 0, 1))
