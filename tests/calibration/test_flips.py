@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from helpers.fitting import images
-from slimilar.calibration import replay
 from slimilar.calibration.flips import with_flips
+from slimilar.calibration.program import record
 from slimilar.utils.modules import named_tensors
 
 
@@ -20,11 +20,11 @@ def test_mirror_images_go_in_where_a_network_takes_them_for_the_same() -> None:
         sided[1].weight.view(3, 3, 8, 8)[[0, 1], 0, :, [0, -1]] = 1.0  # which side is brighter
     x = images(16)[:, :3, :8, :8]
     blind, seeing = (
-        with_flips(list(x.split(8)), replay.record(net, x[:8]), named_tensors(net)) for net in (head, sided)
+        with_flips(list(x.split(8)), record(net, x[:8]), named_tensors(net)) for net in (head, sided)
     )
     assert torch.equal(torch.cat(blind), torch.cat([x, x.flip(-1)]))
     assert torch.equal(torch.cat(seeing), x)
-    program, tensors = replay.record(head, x[:8]), named_tensors(head)
+    program, tensors = record(head, x[:8]), named_tensors(head)
     assert len(with_flips(blind, program, tensors)) == 4, "not twice"
     blank = torch.cat([torch.zeros_like(x[:1]), x[1:]])
     assert len(with_flips(list(blank.split(8)), program, tensors)) == 4, "a blank one says nothing"

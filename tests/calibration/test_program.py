@@ -14,13 +14,13 @@ from slimilar.calibration import program as module
 from slimilar.calibration import replay
 from slimilar.calibration.calibration_set import calibration_set
 from slimilar.calibration.consumers import find_consumers
-from slimilar.calibration.program import NotReplayable, program_for, program_of
+from slimilar.calibration.program import NotReplayable, Program, program_for, program_of, record
 from slimilar.errors import InvalidInput, SlimilarWarning
 from slimilar.surgery.probe import find_structure
 from slimilar.utils.modules import named_tensors
 
 
-def outputs(program: replay.Program, net: nn.Module, x: Tensor) -> Tensor:
+def outputs(program: Program, net: nn.Module, x: Tensor) -> Tensor:
     values = replay.start(program, [x])
     with torch.no_grad():
         replay.run(program, values, named_tensors(net))
@@ -172,7 +172,7 @@ def test_weights_computed_from_a_parameter_are_not_refitted(how: str) -> None:
     found = find_consumers(program.trace, structure.grouping, program)
     assert "experts" not in {c.weight for c in found}
     made = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), Standardised(8, 4, 1)).eval()
-    program = replay.record(made, images(1))
+    program = record(made, images(1))
     structure = find_structure(made, images(1))
     assert all(c.module != "2" for c in find_consumers(program.trace, structure.grouping, program))
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from helpers.fitting import generator
 from slimilar import models
 from slimilar.calibration import replay
+from slimilar.calibration.program import record
 from slimilar.utils.modules import named_tensors
 
 
@@ -20,7 +21,7 @@ from slimilar.utils.modules import named_tensors
 def test_replaying_is_running_the_model(name: str) -> None:
     net = (models.PreResNet(11) if name == "preresnet" else models.build(name, width=0.25)).eval()
     x = torch.randn(4, 3, 32, 32, generator=generator())
-    program = replay.record(net, x)
+    program = record(net, x)
     values = replay.start(program, [x])
     with torch.no_grad():
         replay.run(program, values, named_tensors(net))
@@ -30,7 +31,7 @@ def test_replaying_is_running_the_model(name: str) -> None:
 def test_what_was_looked_at_ahead_is_not_kept_alive() -> None:
     """Without waiting for the garbage collector, which comes round too seldom for tensors of many megabytes."""
     net, x = models.build("resnet20", width=0.25).eval(), torch.randn(2, 3, 32, 32, generator=generator())
-    program = replay.record(net, x)
+    program = record(net, x)
     gc.disable()
     try:
         with torch.no_grad():
@@ -109,7 +110,7 @@ CODE: dict[str, Callable[[Tensor], Tensor]] = {
 def test_replaying_follows_what_code_does_to_memory(name: str) -> None:
     torch.manual_seed(0)
     net, x = Around(CODE[name]).eval(), torch.randn(2, 3, 12, 12, generator=generator())
-    program = replay.record(net, x)
+    program = record(net, x)
     values = replay.start(program, [x])
     with torch.no_grad():
         replay.run(program, values, named_tensors(net))
@@ -120,7 +121,7 @@ def test_replaying_follows_what_code_does_to_memory(name: str) -> None:
 def test_gradients_pass_through_what_is_written_in_parts(name: str) -> None:
     torch.manual_seed(0)
     net, x = Around(CODE[name]).eval(), torch.randn(2, 3, 12, 12, generator=generator())
-    program = replay.record(net, x)
+    program = record(net, x)
     values, k = replay.start(program, [x]), 0
     held = {n: t.detach() for n, t in named_tensors(net).items()}
     while "convolution" not in program.instructions[k].func.name():
@@ -136,7 +137,7 @@ def test_gradients_pass_through_what_is_written_in_parts(name: str) -> None:
 
 def test_values_of_an_earlier_state_survive_a_write() -> None:
     net, x = Around(through_a_view).eval(), torch.randn(2, 3, 12, 12, generator=generator())
-    program, tensors = replay.record(net, x), named_tensors(net)
+    program, tensors = record(net, x), named_tensors(net)
     with torch.no_grad():
         values = replay.start(program, [x])
         replay.run(program, values, tensors, 0, 1)
@@ -149,7 +150,7 @@ def test_values_of_an_earlier_state_survive_a_write() -> None:
 def test_a_program_in_double_precision_computes_in_it() -> None:
     net = Around(lambda x: x.half().float() * 0 + x * torch.ones(8, 1, 1)).eval()
     x = torch.randn(2, 3, 12, 12, generator=generator())
-    program = replay.record(net, x).in_precision(torch.float64)
+    program = record(net, x).in_precision(torch.float64)
     tensors = {n: t.double() for n, t in named_tensors(net).items()}
     values = replay.start(program, [x])
     with torch.no_grad():

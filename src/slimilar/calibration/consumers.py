@@ -10,8 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from slimilar.calibration.program import is_view
-from slimilar.calibration.replay import Held, Instruction, Program, Slot
+from slimilar.calibration.program import Held, Instruction, Program, Slot, is_view
 from slimilar.calibration.tap_coverage import covered
 from slimilar.graph.groups import Grouping
 from slimilar.graph.records import Read, Trace

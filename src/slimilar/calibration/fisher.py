@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from slimilar.calibration import replay
-from slimilar.calibration.replay import Program
+from slimilar.calibration.program import Program
 
 _TEMPERATURES = (1.0, 2.0, 4.0, 8.0)
 _SPREAD = 0.4  # of the images that must have a say

@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from slimilar.calibration.calibration_set import CalibrationSet
-from slimilar.errors import InvalidInput, SlimilarWarning
+from slimilar.errors import InvalidInput, Option, SlimilarWarning
 from slimilar.graph.records import Op, Trace
 from slimilar.graph.structure import Structure
 from slimilar.graph.tracing import trace
@@ -35,8 +35,12 @@ class NotReplayable(InvalidInput):
 
     def __init__(self, why: str) -> None:
         super().__init__(
-            f"to replay its operators on images, a model must run the same ones on every batch, but {why} "
-            '(without images, criterion="similarity" and reconstruction="none" prune it all the same)'
+            f"to replay its operators on images, a model must run the same ones on every batch, but {why} (it can be "
+            "pruned without images, by ",
+            Option("criterion", "similarity"),
+            " and ",
+            Option("reconstruction", "none"),
+            ")",
         )
         self.why = why
 

@@ -13,14 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from slimilar.calibration.program import Held, Instruction, Program, Slot, record
-from slimilar.errors import InvalidInput
+from slimilar.calibration.program import Held, Instruction, Program, Slot
+from slimilar.errors import InvalidInput, Option
 from slimilar.utils.pytree import map_tensors, tensors_in
-
-__all__ = [
-    "Held", "Instruction", "Program", "Slot", "Tensors", "Values", "add_constant", "execute", "peek", "record",
-    "refresh", "resized", "run", "start",
-]  # fmt: skip
 
 Tensors = Mapping[str, Tensor]
 Values = dict[int, Tensor]
@@ -106,7 +101,8 @@ def _rewrite(instruction: Instruction, values: Values, before: Tensor, after: Te
     if any(t.untyped_storage()._cdata != memory for t in old):
         raise InvalidInput(
             f"an activation must not be written to through a view of other strides, but {instruction.func.name()} "
-            'does: prune without images and with reconstruction="none"'
+            "does: prune without images and with ",
+            Option("reconstruction", "none"),
         )
     whole = _copied_with(max((before, *old), key=Tensor.numel), before, after)
     numbers = [instruction.outputs[0], *(number for _, number in instruction.rewritten)]

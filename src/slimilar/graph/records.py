@@ -144,7 +144,27 @@ class Piece:
     atoms: Atoms
 
 
-Fact = Write | Read | Norm | Integer | Run | Piece
+@dataclass(frozen=True, eq=False)
+class FixedWrite:
+    """An operator that creates channels by a weight in which none can be followed, and how many."""
+
+    op: int
+    width: int
+
+
+@dataclass(frozen=True)
+class WeightNorm:
+    """A weight that is computed as magnitude * direction / norm of the direction over all axes but one.
+
+    Where the direction loses indices of the other axes, the magnitude takes in what the norm loses.
+    """
+
+    magnitude: str
+    direction: str
+    axis: int
+
+
+Fact = Write | Read | Norm | Integer | Run | Piece | FixedWrite | WeightNorm
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,11 +188,11 @@ class Freeze:
 
 @dataclass(frozen=True)
 class NotRun:
-    """A module that runs only in training and could not be run on the example, and its error."""
+    """A module that did not run on the example."""
 
     module: str
     width: int
-    error: str
+    error: str | None  # what it raised in training, if it ran there
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,6 +217,8 @@ class Trace:
     constants: Mapping[int, Tensor]  # values neither made by an operator nor held by the model under a name
     parameters: Mapping[str, tuple[int, ...]]  # name -> shape, tied ones once
     meta: bool  # shapes were enough
+    fixed_writes: tuple[FixedWrite, ...] = ()
+    weight_norms: tuple[WeightNorm, ...] = ()
     not_run: tuple[NotRun, ...] = ()
 
     @cached_property

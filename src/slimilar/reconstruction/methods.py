@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from slimilar.errors import InvalidInput
+from slimilar.errors import InvalidInput, Option
 from slimilar.utils.suggestions import choose
 
 
@@ -38,6 +38,7 @@ def reconstruction_method(name: str, images: bool, option: str = "reconstruction
         return Reconstruction.LEAST_SQUARES if images else Reconstruction.GAUSSIAN
     if name == Reconstruction.LEAST_SQUARES and not images:
         raise InvalidInput(
-            f'{option} "least-squares" needs calibration images, got none: pass calibration=, or "gaussian"'
-        )
+            Option(option, name), " needs calibration images, got none: pass ", Option("calibration"), " or ",
+            Option(option, "gaussian"),
+        )  # fmt: skip
     return Reconstruction(name)

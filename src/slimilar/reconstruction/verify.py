@@ -77,7 +77,7 @@ def masked_outputs(
     constants: Mapping[int, Tensor],
     inputs: list[Tensor],
 ) -> list[Tensor]:
-    """Run a program with some channels set to zero wherever an operator reads them; return its floating outputs."""
+    """Run a program with some channels set to zero wherever an operator reads them; return its outputs."""
     values, position = replay.start(program, inputs), 0
     with torch.no_grad():
         for k in [*sorted(masks), len(program.instructions)]:
@@ -85,7 +85,7 @@ def masked_outputs(
             if k in masks:
                 _run_masked(program, k, masks[k], values, tensors, constants)
             position = k + 1
-    return [values[v] for v in program.outputs if values[v].is_floating_point()]
+    return [values[v] for v in program.outputs]
 
 
 def _run_masked(

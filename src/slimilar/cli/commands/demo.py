@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slimilar.cli import options
-from slimilar.cli.learning import wilson
-from slimilar.cli.opened import Opened, folder_for, open_model
-from slimilar.cli.output import Output, Tell, bar, escape, less, percent
-from slimilar.cli.planning import Asked, make_plan
-from slimilar.cli.pruning import MODEL, REPORT, pruned
+from slimilar.cli.commands.prune import MODEL, REPORT, pruned
+from slimilar.cli.confidence import wilson
+from slimilar.cli.model_source import OpenedModel, folder_for, open_model
+from slimilar.cli.output import Output, ProgressDisplay, bar, escape, less, percent
+from slimilar.cli.plans import Planned, PlanOptions, make_plan
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from slimilar.data import Images
     from slimilar.deploy.latency import Timings
-    from slimilar.pipeline import Result
     from slimilar.planning.plan import Plan
+    from slimilar.result import Result
 
 SOURCE = "slimilar:demo"
 SHARES = (0.7, 0.5, 0.3)
@@ -31,14 +31,14 @@ BATCH = 32  # images at once when time is measured
 REMOVED, MENDED, REFITTED, FITTED = "removed", "mended", "refitted", "fitted"
 HOW = {
     REMOVED: "similar channels removed (no data)",
-    MENDED: "same, their consumers make up for it (no data)",
-    REFITTED: "same, the rest refitted to 256 images",
-    FITTED: "chosen by and refitted to 256 images",
+    MENDED: "same, with data-free reconstruction",
+    REFITTED: "same, reconstructed on 256 images",
+    FITTED: "chosen and reconstructed on 256 images",
 }
 
 
 @dataclass(frozen=True)
-class Row:
+class DemoRow:
     """One setting and what was measured for it."""
 
     share: float
@@ -50,12 +50,12 @@ class Row:
 
 def demo(
     out: options.Out = Path("slimilar-demo"),
-    seconds: Annotated[float, typer.Option(help="How long to measure time.", min=0)] = 4.0,
+    seconds: Annotated[float, typer.Option(help="How long to measure time.", min=0, metavar="SECONDS")] = 4.0,
     seed: options.Seed = 0,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """See it work: prune a trained CIFAR-10 network four ways and measure what it still knows. Offline.
+    """Prune a trained CIFAR-10 network in four ways and measure its accuracy and speed. Offline, about a minute.
 
     Example: [bold]slimilar demo[/]
     """
@@ -64,7 +64,7 @@ def demo(
     output, folder = Output(json, quiet), folder_for(out)
     opened = open_model(SOURCE)
     test, shown = demo_images("test"), demo_images("train").tensor()
-    plan = make_plan(output, opened, Asked())
+    plan = make_plan(output, opened, PlanOptions())
     _introduce(output, plan, test)
     run = _Demo(output, opened, plan, test, shown, seed)
     accuracy = run.original()
@@ -81,10 +81,10 @@ def _introduce(out: Output, plan: Plan, test: Images) -> None:
     from slimilar.planning.cost import human
 
     channels = sum(group.width for group in plan.groups)
-    out.say("\n[bold]Slimilar[/]: channels that say the same need only one speaker.\n")
+    out.say("\n[bold]Slimilar[/]: channels that carry the same information are merged into one.\n")
     size = f"{human(plan.before.flops)} FLOPs, {human(plan.before.params)} parameters"
     out.say(f"A VGG-16 for CIFAR-10, three eighths wide, trained by this project: {size}.")
-    out.say(f"{channels:,} channels in {len(plan.groups)} layers may leave. {_nearest(plan)}")
+    out.say(f"{channels:,} channels in {len(plan.groups)} layers can be removed. {_nearest(plan)}")
     out.say(
         f"Accuracy is measured on {len(test):,} real test images that neither training nor pruning has seen.\n"
     )
@@ -93,7 +93,9 @@ def _introduce(out: Output, plan: Plan, test: Images) -> None:
 def _nearest(plan: Plan) -> str:
     """Name the two channels of the network that are most alike."""
     order, group = min(zip(plan.orders, plan.groups, strict=True), key=lambda pair: float(pair[0].heights[0]))
-    return f"The most alike of all are numbers {order.removed[0]} and {order.stand_in[0]} of {group.name}."
+    return (
+        f"The two most similar are channels {order.removed[0]} and {order.representative[0]} of {group.name}."
+    )
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,7 +103,7 @@ class _Demo:
     """The settings, one after the other, behind one progress bar."""
 
     out: Output
-    opened: Opened
+    opened: OpenedModel
     plan: Plan
     test: Images
     shown: Tensor
@@ -117,41 +119,42 @@ class _Demo:
 
         return evaluate(model, self.test).accuracy
 
-    def settings(self) -> tuple[list[Row], dict[float, Result]]:
+    def settings(self) -> tuple[list[DemoRow], dict[float, Result]]:
         """Return a row for every setting, and the models that were fitted, by their share of FLOPs."""
-        fitted = make_plan(self.out, self.opened, Asked(criterion=CHOSEN_BY, seed=self.seed), self.shown)
+        fitted = make_plan(
+            self.out, self.opened, PlanOptions(criterion=CHOSEN_BY, seed=self.seed), self.shown
+        )
         rows, models = [], {}
         with self.out.working("Pruning") as tell:
             for share in SHARES:
                 for how in HOW:
                     result = self._pruned(share, how, fitted, tell)
                     rows.append(
-                        Row(share, how, result.cut.flops, result.cut.params, self.score(result.model))
+                        DemoRow(share, how, result.cut.flops, result.cut.params, self.score(result.model))
                     )
                 models[share] = result
         return rows, models
 
-    def _pruned(self, share: float, how: str, fitted: Plan, tell: Tell) -> Result:
+    def _pruned(self, share: float, how: str, fitted: Plan, tell: ProgressDisplay) -> Result:
+        from slimilar.planning.target import PruningTarget
+
         done = SHARES.index(share) * len(HOW) + list(HOW).index(how)
         tell.stage(f"pruning to {share:.0%} of the FLOPs: {HOW[how]}", done, len(SHARES) * len(HOW))
-        substitute = "none" if how == REMOVED else "linear"
-        asked = Asked(substitute=substitute, seed=self.seed)
-        plan = fitted if how == FITTED else self.plan
-        shown = self.shown if how in (REFITTED, FITTED) else None
+        chosen = PlanOptions(reconstruction="none" if how == REMOVED else "linear", seed=self.seed)
+        images = self.shown if how in (REFITTED, FITTED) else None
+        found = Planned(fitted if how == FITTED else self.plan, chosen, images)
         round_to = 8 if how == FITTED else 1  # kernels run in multiples of 8; its time is measured
-        return pruned(Output(quiet=True), self.opened, plan, asked, shown, flops=share, round_to=round_to)
+        return pruned(Output(quiet=True), self.opened, found, PruningTarget("flops", share, round_to))
 
 
-def _show_accuracy(out: Output, accuracy: float, count: int, rows: list[Row]) -> None:
+def _show_accuracy(out: Output, accuracy: float, count: int, rows: list[DemoRow]) -> None:
     low, high = wilson(accuracy, count)
-    lines = [["", "the network as it was trained", percent(accuracy), f"[green]{bar(accuracy)}[/]"]]
+    lines = [["", "the original network", percent(accuracy), f"[green]{bar(accuracy)}[/]"]]
     for row in rows:
         colour = {REMOVED: "red", MENDED: "dark_orange", REFITTED: "yellow", FITTED: "green"}[row.how]
         first = f"-{1 - row.share:.0%}".replace("%", " %") if row.how == REMOVED else ""
         lines.append([first, HOW[row.how], percent(row.accuracy), f"[{colour}]{bar(row.accuracy)}[/]"])
-    out.table(
-        ["FLOPs", "<what is done", "accuracy", "<"], lines, "What it still knows, without any fine-tuning"
-    )
+    out.table(["FLOPs", "<method", "accuracy", "<"], lines, "Accuracy without any fine-tuning")
     reach = f"{50 * (high - low):.1f}"
     remark = (
         "Removing the most similar is the paper's method before fine-tuning. The 256 images have no labels."
@@ -162,7 +165,9 @@ def _show_accuracy(out: Output, accuracy: float, count: int, rows: list[Row]) ->
     )
 
 
-def _timed(out: Output, opened: Opened, models: dict[float, Result], seconds: float, seed: int) -> Timings:
+def _timed(
+    out: Output, opened: OpenedModel, models: dict[float, Result], seconds: float, seed: int
+) -> Timings:
     from slimilar.deploy.latency import measure
     from slimilar.deploy.runtimes import pytorch
 
@@ -173,7 +178,7 @@ def _timed(out: Output, opened: Opened, models: dict[float, Result], seconds: fl
         return measure(runs, seconds=seconds, seed=seed, progress=tell)
 
 
-def _show_time(out: Output, plan: Plan, rows: list[Row], timings: Timings) -> None:
+def _show_time(out: Output, plan: Plan, rows: list[DemoRow], timings: Timings) -> None:
     from slimilar.planning.cost import human
 
     lines = []
@@ -187,12 +192,12 @@ def _show_time(out: Output, plan: Plan, rows: list[Row], timings: Timings) -> No
              less(plan.before.params, params) if share < 1 else "", f"{ms.value:.1f} ms",
              *(times if share < 1 else ["", ""])]
         )  # fmt: skip
-    title = f"What it costs: {BATCH} images at once, measured on this machine in turn"
+    title = f"Cost and time: batches of {BATCH} images, measured on this machine in turn"
     out.table(["FLOPs", "", "parameters", "", "time", "", "<95 %"], lines, title)
 
 
 def _write(
-    folder: Path, opened: Opened, plan: Plan, accuracy: float, rows: list[Row], models: dict[float, Result],
+    folder: Path, opened: OpenedModel, plan: Plan, accuracy: float, rows: list[DemoRow], models: dict[float, Result],
     timings: Timings,
 ) -> dict[str, Path]:  # fmt: skip
     from slimilar.deploy.store import save
@@ -207,14 +212,14 @@ def _write(
     return {"report": report, "model": save(models[HALF], folder / MODEL, source=SOURCE)}
 
 
-def _table(plan: Plan, accuracy: float, rows: list[Row], timings: Timings) -> list[dict[str, str]]:
+def _table(plan: Plan, accuracy: float, rows: list[DemoRow], timings: Timings) -> list[dict[str, str]]:
     """Return what was measured, for the report."""
     from slimilar.planning.cost import human
 
-    original = Row(1.0, "original", plan.before.flops, plan.before.params, accuracy)
+    original = DemoRow(1.0, "original", plan.before.flops, plan.before.params, accuracy)
     return [
         {
-            "what is done": HOW.get(row.how, "the network as it was trained"),
+            "what is done": HOW.get(row.how, "the original network"),
             "FLOPs": human(row.flops),
             "saved": less(plan.before.flops, row.flops) if row.flops < plan.before.flops else "",
             "parameters": human(row.params),
@@ -229,18 +234,16 @@ def _table(plan: Plan, accuracy: float, rows: list[Row], timings: Timings) -> li
 
 def _close(out: Output, written: dict[str, Path]) -> None:
     model = escape(written["model"])
-    out.say(
-        f"The report, with every layer, cluster and threshold to instruction with: [bold]{escape(written['report'])}[/]"
-    )
+    out.say(f"The report, with every layer, cluster and threshold: [bold]{escape(written['report'])}[/]")
     out.say(f"The network with half the FLOPs: [bold]{model}[/]\n")
-    out.say("Go on with")
+    out.say("Next")
     out.say(f"  slimilar inspect {model}")
     out.say(f"  slimilar export {model} -o small.onnx")
     out.say("  slimilar analyze torchvision:resnet50 --weights default\n")
 
 
 def _described(
-    plan: Plan, accuracy: float, count: int, rows: list[Row], timings: Timings, written: dict[str, Path]
+    plan: Plan, accuracy: float, count: int, rows: list[DemoRow], timings: Timings, written: dict[str, Path]
 ) -> dict[str, Any]:
     times = {name: asdict(timings.milliseconds(name)) for name in timings.names}
     return {

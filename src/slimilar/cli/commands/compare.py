@@ -1,4 +1,4 @@
-"""`slimilar compare` and `slimilar criteria`: who prunes best, and who there is."""
+"""`slimilar compare`: several criteria under the same terms."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slimilar.cli import options
-from slimilar.cli.learning import Data, Rate
-from slimilar.cli.opened import folder_for
-from slimilar.cli.output import Output, Tell, escape, percent
-from slimilar.cli.spoken import spoken
-from slimilar.cli.subjects import Named
+from slimilar.cli.comparison_source import ComparisonSource
+from slimilar.cli.model_source import folder_for
+from slimilar.cli.options import Data, Rate
+from slimilar.cli.output import Output, ProgressDisplay, escape, percent
 from slimilar.errors import InvalidInput, SlimilarError
 
 if TYPE_CHECKING:
@@ -31,36 +30,52 @@ def compare(
     model: options.Model,
     data: Data = "demo",
     criteria: Annotated[
-        str, typer.Option(help="Names with commas between, or 'all'; see slimilar criteria.", metavar="A,B,C")
+        str, typer.Option(help="Names separated by commas, or 'all'. See slimilar criteria.", metavar="A,B,C")
     ] = "all",
     flops: Annotated[
-        str, typer.Option(help="Budgets, as shares or numbers, with commas between.", metavar="BUDGETS")
+        str, typer.Option(help="Budgets separated by commas: shares or numbers.", metavar="BUDGETS")
     ] = "0.5",
-    epochs: Annotated[int, typer.Option(help="Of fine-tuning; 0 for none.", min=0)] = 1,
-    substitute: Annotated[
+    epochs: Annotated[int, typer.Option(help="Epochs of fine-tuning; 0 for none.", min=0, metavar="N")] = 1,
+    reconstruction: Annotated[
         str,
         typer.Option(
-            help="own (what the criterion's paper does), none, merge, mean, linear, auto; several with commas between.",
+            help="own (what the criterion's paper does), none, merge, mean, linear, auto; separated by commas.",
+            metavar="METHODS",
         ),
     ] = "own",
     sparse_epochs: Annotated[
-        int, typer.Option(help="Of training before pruning, for criteria that need it.", min=0)
+        int,
+        typer.Option(
+            help="Epochs of training before pruning, for criteria that need it.", min=0, metavar="N"
+        ),
     ] = 1,
     plain_epochs: Annotated[
-        bool, typer.Option("--plain-epochs", help="Give the others as many, without any penalty.")
+        bool,
+        typer.Option(
+            "--plain-epochs", help="Give the other criteria as many epochs before pruning, without a penalty."
+        ),
     ] = False,
-    recipe: Annotated[str, typer.Option(help="quick, paper-vgg, ...; a wrong name lists them.")] = "quick",
+    recipe: Annotated[
+        str, typer.Option(help="quick, paper-vgg, ...; a wrong name lists them.", metavar="NAME")
+    ] = "quick",
     lr: Rate = None,
     images: Annotated[
         int | None,
-        typer.Option(help="Training images for calibration, by seed: 512, or all where there are fewer."),
+        typer.Option(
+            help="Training images drawn for calibration. Default: 512, or all if there are fewer.",
+            metavar="N",
+        ),
     ] = None,
-    train_images: Annotated[int | None, typer.Option(help="Train on so many, taken evenly.", min=2)] = None,
-    test_images: Annotated[int | None, typer.Option(help="Test on so many, taken evenly.", min=2)] = None,
+    train_images: Annotated[
+        int | None, typer.Option(help="Train on N images, evenly spaced.", min=2, metavar="N")
+    ] = None,
+    test_images: Annotated[
+        int | None, typer.Option(help="Test on N images, evenly spaced.", min=2, metavar="N")
+    ] = None,
     held_out: Annotated[
         int | None,
         typer.Option(
-            help="Test on so many training images, kept out of training: to choose settings by.", min=2
+            help="Validation: test on N training images that are kept out of training.", min=2, metavar="N"
         ),
     ] = None,
     residual: options.Residual = "inner",
@@ -68,22 +83,28 @@ def compare(
     weights: options.Weights = None,
     input: options.Input = None,
     base: options.Base = None,
-    seed: Annotated[str, typer.Option(help="Seeds, with commas between.", metavar="SEEDS")] = "0",
-    jobs: Annotated[int, typer.Option(help="How many to work on at once.", min=1)] = 1,
+    seed: Annotated[str, typer.Option(help="Seeds separated by commas.", metavar="SEEDS")] = "0",
+    jobs: Annotated[int, typer.Option(help="Number of processes.", min=1, metavar="N")] = 1,
     threads: Annotated[
-        int | None, typer.Option(help="Threads of each; by default the cores are shared out.", min=1)
+        int | None,
+        typer.Option(
+            help="Threads of each process. Default: an equal share of the cores.", min=1, metavar="N"
+        ),
     ] = None,
     engine: Annotated[
-        str, typer.Option(help="local, or ray: the cluster of RAY_ADDRESS, which must share the folder.")
+        str,
+        typer.Option(
+            help="local, or ray: the cluster of RAY_ADDRESS, which must share the folder.", metavar="NAME"
+        ),
     ] = "local",
-    keep: Annotated[bool, typer.Option("--keep", help="Keep the networks, too.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the pruned networks.")] = False,
     out: options.Out = Path("comparison"),
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Prune by several criteria to the same budgets, fine-tune alike, and draw accuracy over FLOPs.
+    """Prune with several criteria to the same budgets, fine-tune alike, and plot accuracy over FLOPs.
 
-    May be stopped at any moment; the same command goes on. Every row is written as soon as it is known.
+    It may be stopped at any moment; the same command continues it. Each row is written as soon as it is known.
 
     Example: [bold]slimilar compare slimilar:demo --criteria similarity,magnitude-l1 --flops 0.7,0.5 -o side-by-side[/]
     """
@@ -93,11 +114,11 @@ def compare(
     from slimilar.criteria import available
 
     output, folder = Output(json, quiet), folder_for(out)
-    opener = Named(
+    opener = ComparisonSource(
         model, weights, tuple(input or ()), base, data, normalise, train_images, test_images, held_out
     )
     shared: dict[str, Any] = {
-        "flops": _words(flops, "flops"), "substitutes": _words(substitute, "substitute"),
+        "flops": _words(flops, "flops"), "substitutes": _words(reconstruction, "reconstruction"),
         "seeds": _numbers(seed), "epochs": epochs, "recipe": _recipe(recipe, lr), "sparse_epochs": sparse_epochs,
         "plain_epochs": plain_epochs, "residual": residual, "keep": keep,
     }  # fmt: skip
@@ -138,11 +159,11 @@ def _numbers(text: str) -> tuple[int, ...]:
     try:
         return tuple(int(word) for word in _words(text, "seed"))
     except ValueError as error:
-        raise InvalidInput(f"--seed must be whole numbers with commas between, got {text!r}") from error
+        raise InvalidInput(f"--seed must be whole numbers separated by commas, got {text!r}") from error
 
 
 def _command(context: typer.Context) -> str:
-    """Return the command as it was typed, without what says nothing about the rows."""
+    """Return the command as it was typed, without options that do not affect the rows."""
     words = ["slimilar", "compare"]
     for parameter in context.command.params:
         name, source = str(parameter.name), context.get_parameter_source(str(parameter.name))
@@ -158,7 +179,7 @@ def _command(context: typer.Context) -> str:
 # --- what is shown ----------------------------------------------------------------------------------------------
 
 
-def _shown(out: Output, tell: Tell) -> Callable[[Event], None]:
+def _shown(out: Output, tell: ProgressDisplay) -> Callable[[Event], None]:
     def show(event: Event) -> None:
         tell.stage(event.title, event.done, event.total)
         if event.row is not None:
@@ -171,7 +192,7 @@ def _shown(out: Output, tell: Tell) -> Callable[[Event], None]:
 
 def _told(row: ComparisonRow) -> str:
     if row.error is not None:
-        return spoken(row.error)
+        return row.error
     tuned = "" if row.tuned is None else f", {percent(row.tuned)} after fine-tuning"
     return f"{percent(row.flops_share or 0)} of the FLOPs, accuracy {percent(row.pruned or 0)}{tuned}"
 
@@ -207,33 +228,6 @@ def _check_some(found: Comparison, asked: Collection[str]) -> None:
     mine = [row for row in found.rows if row.key in asked]
     if all(row.error is not None for row in mine):
         raise SlimilarError(
-            f"at least one of the {len(mine)} networks asked for must come about, but none did; the first of them, "
+            f"at least one of the {len(mine)} networks asked for must be made, but none was; the first of them, "
             f"{mine[0].criterion} at {mine[0].budget}, because {mine[0].error}"
         )
-
-
-# --- who there is -----------------------------------------------------------------------------------------------
-
-
-def criteria(json: options.Json = False, quiet: options.Quiet = False) -> None:
-    """List the criteria by which channels can leave, and what each of them needs.
-
-    Example: [bold]slimilar criteria[/]
-    """
-    from slimilar.criteria import available, facts
-
-    out = Output(json, quiet)
-    known = {name: facts(name) for name in available()}
-    sign = {True: "yes", False: "no"}
-    rows = [
-        [name, f.tag, f.needs, sign[f.automatic], sign[f.pretrained], escape(f.what)]
-        for name, f in known.items()
-    ]
-    headings = ["criterion", "tag", "needs", "auto", "pre", "what leaves"]
-    out.table([f"<{heading}" for heading in headings], rows)
-    out.say(
-        "tag: in the paper's tables. auto: finds the widths by itself. pre: works on a network that was\n"
-        "trained without it. --json also tells what its own paper does about the layers that read.\n"
-        "Images and labels come with --calibrate, the training phase with slimilar train --for."
-    )
-    out.answer({name: dataclasses.asdict(f) for name, f in known.items()})

@@ -25,8 +25,9 @@ def reproduce(
     scale: Annotated[
         str,
         typer.Option(
-            help="paper: its full settings; small: minutes on a core, from published checkpoints; "
-            "tiny: seconds, with the shipped network, for a try."
+            help="paper: full settings; small: minutes on one core, from published checkpoints; "
+            "tiny: seconds, with the shipped network.",
+            metavar="NAME",
         ),
     ] = "paper",
     data: Annotated[
@@ -35,14 +36,14 @@ def reproduce(
     ] = None,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="Folder of results: experiments/results.", metavar="DIR"),
+        typer.Option("--out", "-o", help="Folder of results. Default: experiments/results.", metavar="DIR"),
     ] = None,
     seed: options.Seed = 0,
     threads: options.Threads = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Run an experiment of the paper, or go on with it, and write its table and figures.
+    """Run or continue an experiment of the paper, and write its table and figures.
 
     Example: [bold]slimilar reproduce bound --scale tiny --out results[/]
     """
@@ -58,7 +59,7 @@ def reproduce(
 
 def _catalogue() -> Any:
     """Return the list of experiments, which lie beside the package in a checkout, or in the folder we are in."""
-    for root in (Path(__file__).resolve().parents[3], Path.cwd()):
+    for root in (Path(__file__).resolve().parents[4], Path.cwd()):
         if (root / "experiments" / "catalogue.py").is_file():
             sys.path.insert(0, str(root))
             return importlib.import_module("experiments.catalogue")

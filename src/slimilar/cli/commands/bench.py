@@ -1,4 +1,4 @@
-"""`slimilar bench`: how long models take, in turns."""
+"""`slimilar bench`: latency and throughput, the models in turn."""
 
 from __future__ import annotations
 
@@ -7,25 +7,32 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slimilar.cli import options
-from slimilar.cli.opened import Opened, open_model
+from slimilar.cli.model_source import OpenedModel, open_model
 from slimilar.cli.output import Output, escape
 
 if TYPE_CHECKING:
-    from slimilar.deploy.latency import Interval, Run, Timings
+    from slimilar.deploy.latency import Run, Timings
+    from slimilar.planning.latency import Interval
 
 
 def bench(
     models: Annotated[
-        list[str], typer.Argument(help="Models to compare; each as a share of the first.", metavar="MODEL...")
+        list[str],
+        typer.Argument(
+            help="Models to compare; times are shown as shares of the first one's.", metavar="MODEL..."
+        ),
     ],
     engine: Annotated[
         list[str] | None,
         typer.Option(
-            help="pytorch, compile, onnxruntime or openvino. Repeatable; 'all': whatever is installed."
+            help="pytorch, compile, onnxruntime, openvino, or 'all' that are installed. Repeatable.",
+            metavar="NAME",
         ),
     ] = None,
-    batch: Annotated[int, typer.Option(help="Images at once.", min=1)] = 1,
-    seconds: Annotated[float, typer.Option(help="How long to measure with each engine.", min=0)] = 5.0,
+    batch: Annotated[int, typer.Option(help="Batch size.", min=1, metavar="N")] = 1,
+    seconds: Annotated[
+        float, typer.Option(help="How long to measure with each engine.", min=0, metavar="SECONDS")
+    ] = 5.0,
     threads: options.Threads = None,
     weights: options.Weights = None,
     input: options.Input = None,
@@ -64,7 +71,13 @@ def _engines(wanted: list[str]) -> list[str]:
 
 
 def _measured(
-    out: Output, engine: str, opened: dict[str, Opened], batch: int, seconds: float, seed: int, must: bool
+    out: Output,
+    engine: str,
+    opened: dict[str, OpenedModel],
+    batch: int,
+    seconds: float,
+    seed: int,
+    must: bool,
 ) -> Timings | None:
     """Return the timings of one engine; None, with a remark, where it does not work here and need not."""
     from slimilar.deploy.latency import measure

@@ -1,4 +1,4 @@
-"""`slimilar inspect` and `slimilar export`: files."""
+"""`slimilar inspect`: what a saved file holds."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slimilar.cli import options
-from slimilar.cli.opened import open_model
 from slimilar.cli.output import Output, escape, less
 
 if TYPE_CHECKING:
@@ -35,11 +34,11 @@ def inspect(
 
 
 def _described(stored: Stored) -> dict[str, Any]:
-    told = {name: value for name, value in stored.info.items() if name not in ("surgery", "tied")}
+    described = {name: value for name, value in stored.info.items() if name not in ("surgery", "tied")}
     return {
         "file": str(stored.path),
         "bytes": stored.path.stat().st_size,
-        **told,
+        **described,
         "tensors": [
             {"name": name, "shape": list(shape), "dtype": stored.dtypes[name]}
             for name, shape in stored.shapes.items()
@@ -61,18 +60,17 @@ def _show(out: Output, stored: Stored) -> None:
     made = info.get("made by") or {}
     facts += [["made by", ", ".join(f"{name} {version}" for name, version in made.items())]]
     if info.get("threshold") is not None:
-        facts += [
-            [
-                "pruned by",
-                f"{info.get('criterion')}, threshold {info['threshold']:.4g}, substitute: {info.get('substitute')}",
-            ]
-        ]
+        method = info.get("reconstruction", info.get("substitute"))
+        chosen = (
+            f"criterion {info.get('criterion')}, threshold {info['threshold']:.4g}, reconstruction {method}"
+        )
+        facts += [["pruned with", chosen]]
     for name, before, after in _costs(info):
         facts += [[name, f"{human(before)} -> {human(after)} ({less(before, after)})"]]
     facts += [
         ["tensors", f"{len(stored.shapes)}, of which {_smaller(stored)} are smaller than in the original"]
     ]
-    facts += [["input", " and ".join("x".join(map(str, s)) for s in info.get("input") or []) or "not told"]]
+    facts += [["input", " and ".join("x".join(map(str, s)) for s in info.get("input") or []) or "unknown"]]
     out.table(["<", "<"], [[escape(name), escape(text)] for name, text in facts])
     widths = [
         [escape(name), str(pair[0]), str(pair[1])]
@@ -88,7 +86,7 @@ def _smaller(stored: Stored) -> int:
 
 
 def _costs(info: Any) -> list[tuple[str, int, int]]:
-    """Return what a file tells about costs, as far as it makes sense."""
+    """Return the costs that a file holds, as far as they are valid."""
     before, after = (dict((info.get("cost") or {}).get(when) or {}) for when in ("before", "after"))
     names = {"flops": "FLOPs", "macs": "MACs", "params": "parameters"}
     return [
@@ -96,51 +94,3 @@ def _costs(info: Any) -> list[tuple[str, int, int]]:
         for k in names
         if isinstance(before.get(k), int) and isinstance(after.get(k), int)
     ]
-
-
-def export(
-    model: options.Model,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.", metavar="FILE")] = Path(
-        "model.onnx"
-    ),
-    fixed_batch: Annotated[
-        int | None, typer.Option(help="Fix the batch size instead of leaving it open.", min=1)
-    ] = None,
-    weights: options.Weights = None,
-    input: options.Input = None,
-    base: options.Base = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-) -> None:
-    """Write a model as ONNX, after comparing its answers with PyTorch's.
-
-    Example: [bold]slimilar export small/model.safetensors -o small.onnx[/]
-    """
-    from slimilar.deploy.onnx import export_onnx
-    from slimilar.planning.cost import human
-
-    output = Output(json, quiet)
-    opened = open_model(model, weights, input, base)
-    with output.working("Exporting"):
-        done = export_onnx(
-            opened.model, out, opened.example(fixed_batch or 1), dynamic_batch=fixed_batch is None
-        )
-    compared = "not compared: onnxruntime is not installed" if done.error is None else f"{done.error:.1g}"
-    output.table(
-        ["<", "<"],
-        [
-            ["file", f"{escape(done.path)}, {human(done.bytes)}B, opset {done.opset}"],
-            ["largest difference from PyTorch", compared],
-            ["batch size", "open" if fixed_batch is None else str(fixed_batch)],
-        ],
-    )
-    output.answer(
-        {
-            "file": str(done.path),
-            "bytes": done.bytes,
-            "opset": done.opset,
-            "inputs": list(done.inputs),
-            "outputs": list(done.outputs),
-            "error": done.error,
-        }
-    )

@@ -21,7 +21,7 @@ _LARGEST = 2**28  # numbers in an example input: a gigabyte
 
 
 @dataclass(frozen=True, eq=False)
-class Opened:
+class OpenedModel:
     """A model, what it takes, and how to name it again."""
 
     model: nn.Module
@@ -45,7 +45,7 @@ class Opened:
 
 def open_model(
     text: str, weights: str | None = None, shapes: Sequence[str] | None = None, base: str | None = None
-) -> Opened:
+) -> OpenedModel:
     """Return the model that a user means, with its weights, in evaluation mode."""
     given = tuple(parse_shape(shape) for shape in shapes or ())
     words = [shlex.quote(text)]
@@ -72,7 +72,7 @@ def parse_shape(text: str) -> tuple[int, ...]:
     return shape
 
 
-def _saved(text: str, base: str | None, given: tuple[tuple[int, ...], ...], command: str) -> Opened:
+def _saved(text: str, base: str | None, given: tuple[tuple[int, ...], ...], command: str) -> OpenedModel:
     from slimilar.deploy.file_format import inspect
     from slimilar.deploy.sources import build, input_shape, parse
     from slimilar.deploy.store import load
@@ -80,13 +80,13 @@ def _saved(text: str, base: str | None, given: tuple[tuple[int, ...], ...], comm
     stored = inspect(text)
     source = base or stored.source
     model = load(text, build(parse(base)) if base else None)
-    told = tuple(tuple(shape[1:]) for shape in stored.info.get("input") or ())
-    known = input_shape(parse(source), model) if source and not told else None
-    shapes = given or told or ((known,) if known else ())
-    return Opened(model, _some(shapes, text), source, command, _normalisation(source))
+    stored_shapes = tuple(tuple(shape[1:]) for shape in stored.info.get("input") or ())
+    known = input_shape(parse(source), model) if source and not stored_shapes else None
+    shapes = given or stored_shapes or ((known,) if known else ())
+    return OpenedModel(model, _known(shapes, text), source, command, _normalisation(source))
 
 
-def _built(text: str, weights: str | None, given: tuple[tuple[int, ...], ...], command: str) -> Opened:
+def _built(text: str, weights: str | None, given: tuple[tuple[int, ...], ...], command: str) -> OpenedModel:
     from slimilar.deploy.sources import build, input_shape, parse
     from slimilar.deploy.weights import fill_
 
@@ -100,12 +100,12 @@ def _built(text: str, weights: str | None, given: tuple[tuple[int, ...], ...], c
         if weights is not None:
             fill_(model, weights)
     known = input_shape(source, model)
-    return Opened(
-        model.eval(), _some(given or ((known,) if known else ()), text), text, command, _normalisation(text)
+    return OpenedModel(
+        model.eval(), _known(given or ((known,) if known else ()), text), text, command, _normalisation(text)
     )
 
 
-def _some(shapes: tuple[tuple[int, ...], ...], text: str) -> tuple[tuple[int, ...], ...]:
+def _known(shapes: tuple[tuple[int, ...], ...], text: str) -> tuple[tuple[int, ...], ...]:
     if not shapes:
         raise InvalidInput(f"the input of {text} is not known: pass its shape, as in --input 3x224x224")
     return shapes
@@ -174,7 +174,7 @@ def parse_layers(layers: Sequence[str] | None) -> dict[str, float]:
 
 
 def folder_for(path: Path) -> Path:
-    """Return a folder to write to, or say now that it cannot be one."""
+    """Return a folder to write to, or raise at once if it cannot be one."""
     folder = path.expanduser()
     if folder.exists() and not folder.is_dir():
         raise InvalidInput(f"--out must be a folder, but {folder} is a file; choose another name")

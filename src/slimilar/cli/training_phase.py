@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slimilar.cli.opened import Opened
+from slimilar.cli.model_source import OpenedModel
 from slimilar.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -21,38 +21,45 @@ For = Annotated[
     str | None,
     typer.Option(
         "--for", metavar="CRITERION", rich_help_panel=_PANEL,
-        help="Train as slimming, structured-sparsity or soft ask for, so that slimilar prune --criterion can follow.",
+        help="Run the training phase of slimming, structured-sparsity or soft, for slimilar prune --criterion.",
     ),
 ]  # fmt: skip
 Towards = Annotated[
     str | None,
     typer.Option(
         "--flops", metavar="BUDGET", rich_help_panel=_PANEL,
-        help="How far the pruning to come will go; soft must know it.",
+        help="FLOPs budget of the pruning that follows; required by soft.",
     ),
 ]  # fmt: skip
 Strength = Annotated[
     float | None,
-    typer.Option(rich_help_panel=_PANEL, help="Of the penalty (lambda), other than the criterion's own."),
+    typer.Option(
+        rich_help_panel=_PANEL,
+        help="Strength of the penalty (lambda), in place of the criterion's default.",
+        metavar="LAMBDA",
+    ),
 ]
 Stream = Annotated[
     str,
     typer.Option(
-        "--residual", rich_help_panel=_PANEL, help="As the pruning to come: inner, select or joint."
+        "--residual",
+        rich_help_panel=_PANEL,
+        help="As in the pruning that follows: inner, select or joint.",
+        metavar="MODE",
     ),
 ]
 
 
 @dataclass(frozen=True)
-class Phase:
-    """What a user says about the training phase of a criterion, if there is to be one."""
+class PhaseOptions:
+    """The options of a criterion's training phase, if there is to be one."""
 
     criterion: str | None = None
     flops: str | None = None
     strength: float | None = None
     residual: str = "inner"
 
-    def hooks(self, opened: Opened, recipe: Recipe) -> Hooks:
+    def hooks(self, opened: OpenedModel, recipe: Recipe) -> Hooks:
         """Return what the criterion does in training; nothing where there is no criterion."""
         from slimilar.criteria import training_hooks
         from slimilar.train import Hooks
@@ -83,7 +90,7 @@ class Phase:
             )
         if facts(name).per_budget and self.flops is None:
             raise InvalidInput(
-                f"--for {name} must know how far the pruning to come will go, got no budget: pass --flops 0.5, say"
+                f"--for {name} must know how far the pruning to come will go, got no budget: pass --flops, such as 0.5"
             )
         if self.strength is None:
             return made

@@ -1,4 +1,4 @@
-"""`slimilar prune`: the main job."""
+"""`slimilar prune`: from a model to a smaller one, with its plan and a report."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slimilar.cli import options
-from slimilar.cli.opened import Opened, folder_for, open_model, parse_layers
+from slimilar.cli.model_source import OpenedModel, folder_for, open_model, parse_layers
 from slimilar.cli.output import Output, escape, less
-from slimilar.cli.planning import Asked, Remembered, command_of, planned, show_frozen
+from slimilar.cli.plans import Planned, PlanOptions, command_of, planned, show_frozen
 
 if TYPE_CHECKING:
-    from slimilar.deploy.latency import Found
-    from slimilar.pipeline import Result
-    from slimilar.planning.plan import Plan
+    from slimilar.planning.latency import MeasuredLatency
+    from slimilar.planning.target import PruningTarget
+    from slimilar.result import Result
 
 MODEL, PLAN, REPORT = "model.safetensors", "plan.json", "report.html"
 
@@ -26,6 +26,8 @@ def prune(
     macs: options.Macs = None,
     params: options.Params = None,
     latency: options.Latency = None,
+    ratio: options.Ratio = None,
+    quantile: options.Quantile = None,
     round_to: options.RoundTo = 1,
     layer: options.Layer = None,
     exclude: options.Exclude = None,
@@ -34,73 +36,62 @@ def prune(
     normalise: options.Normalise = "auto",
     criterion: options.Criterion = "auto",
     trained: options.Trained = False,
-    substitute: options.Substitute = "auto",
+    reconstruction: options.Reconstruction = "auto",
     residual: options.Residual = "inner",
     linkage: options.Linkage = "average",
     min_channels: options.MinChannels = 1,
     weights: options.Weights = None,
     input: options.Input = None,
     base: options.Base = None,
+    runtime: options.Runtime = "pytorch",
     seed: options.Seed = 0,
     out: options.Out = Path("pruned"),
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Prune a model by a threshold or to a budget; write the smaller model, the plan and a report.
+    """Prune a model to a threshold or a budget; write the smaller model, the plan and a report.
 
     Example: [bold]slimilar prune slimilar:demo --flops 0.5 -o small[/]
     """
+    from slimilar.deploy.runtimes import check_engine
+    from slimilar.planning.target import PruningTarget
+
     output, folder = Output(json, quiet), folder_for(out)
-    wanted: dict[str, Any] = {"threshold": threshold, "flops": flops, "macs": macs, "params": params}
-    check_one({**wanted, "latency": latency})
-    cut_options = {"round_to": round_to, "thresholds": parse_layers(layer)}
-    asked = Asked(
-        residual, linkage, tuple(exclude or ()), min_channels, criterion, calibrate, substitute, seed, trained
-    )
+    target = PruningTarget.of(
+        threshold=threshold, flops=flops, macs=macs, params=params, latency=latency, ratio=ratio, quantile=quantile,
+        round_to=round_to, thresholds=parse_layers(layer),
+    )  # fmt: skip
+    check_engine(runtime, "runtime")
+    chosen = PlanOptions(
+        residual, linkage, tuple(exclude or ()), min_channels, criterion, calibrate, images, normalise,
+        reconstruction, seed, trained,
+    )  # fmt: skip
     opened = open_model(model, weights, input, base)
-    asked, shown, plan = planned(output, opened, asked, images, normalise, threshold)
-    found = None
-    if latency is not None:
-        found = _within(output, opened, plan, latency, cut_options)
-        wanted = {"threshold": found.cut.threshold}
-    result = pruned(output, opened, plan, asked, shown, **wanted, **cut_options)
-    written = _write(output, folder, opened, asked, result)
-    _show(output, result, found)
+    found = planned(output, opened, chosen, target.kind)
+    result = pruned(output, opened, found, target, runtime)
+    written = _write(output, folder, opened, found.options, result)
+    _show(output, result, target)
     for what, path in written.items():
         output.say(f"{what:<8} [bold]{escape(path)}[/]")
-    output.answer(_described(opened, result, found, written))
+    output.answer(_described(opened, result, written))
 
 
-def check_one(wanted: dict[str, Any]) -> None:
-    """Refuse all but exactly one of the ways to say how much shall go; before anything takes time."""
-    from slimilar.errors import InvalidInput
-
-    given = [f"--{name}" for name, value in wanted.items() if value is not None]
-    if len(given) != 1:
-        ways = ", ".join(f"--{name}" for name in wanted)
-        raise InvalidInput(f"exactly one of {ways} must be given, got {' and '.join(given) or 'none'}")
-
-
-def pruned(out: Output, opened: Opened, plan: Plan, asked: Asked, calibration: Any, **cut: Any) -> Result:
-    """Return the smaller model at a cut of a plan."""
+def pruned(
+    out: Output, opened: OpenedModel, found: Planned, target: PruningTarget, runtime: str = "pytorch"
+) -> Result:
+    """Return the smaller model of a plan at a target."""
     import slimilar
 
     with out.working("Building the smaller model") as tell:
-        return slimilar.prune(
-            opened.model, opened.example(), criterion=Remembered(plan), calibration=calibration,
-            substitute=asked.substitute, progress=tell.stage, **cut, **asked.options(),
+        return slimilar.apply(
+            opened.model, opened.example(), found.plan, target, reconstruction=found.options.reconstruction,
+            calibration=found.images, runtime=runtime, seed=found.options.seed, progress=tell.stage,
         )  # fmt: skip
 
 
-def _within(out: Output, opened: Opened, plan: Plan, budget: str, options: dict[str, Any]) -> Found:
-    """Return the cut that meets a budget of time."""
-    from slimilar.deploy.latency import within
-
-    with out.working("Measuring how fast smaller models run") as tell:
-        return within(opened.model, opened.example(), plan, budget, progress=tell, **options)
-
-
-def _write(out: Output, folder: Path, opened: Opened, asked: Asked, result: Result) -> dict[str, Path]:
+def _write(
+    out: Output, folder: Path, opened: OpenedModel, chosen: PlanOptions, result: Result
+) -> dict[str, Path]:
     """Write the three files, each whole or not at all."""
     from slimilar.deploy.store import save
     from slimilar.report import write_report
@@ -112,18 +103,19 @@ def _write(out: Output, folder: Path, opened: Opened, asked: Asked, result: Resu
         written["plan"] = write_text(folder / PLAN, text)
         written["report"] = write_report(
             folder / REPORT, result.plan, model=opened.model, title=opened.title,
-            source=command_of(opened, asked), cut=result.cut,
+            source=command_of(opened, chosen), cut=result.cut,
         )  # fmt: skip
     return written
 
 
 def _plan(result: Result) -> dict[str, Any]:
-    """Return what was decided, for programs and for curious people."""
+    """Return what was decided, as JSON."""
     cut = result.cut
     return {
         "threshold": cut.threshold,
         "criterion": result.plan.criterion,
-        "substitute": result.substitute,
+        "reconstruction": result.reconstruction,
+        "substitute": result.reconstruction,  # its earlier name
         "cost": {"before": _cost(cut.before), "after": _cost(cut.cost)},
         "layers": {
             group.name: {
@@ -144,7 +136,7 @@ def _cost(cost: Any) -> dict[str, int]:
     return {"flops": cost.flops, "macs": cost.macs, "params": cost.params}
 
 
-def _show(out: Output, result: Result, found: Found | None) -> None:
+def _show(out: Output, result: Result, target: PruningTarget) -> None:
     from slimilar.planning.cost import human
 
     cut = result.cut
@@ -162,17 +154,17 @@ def _show(out: Output, result: Result, found: Found | None) -> None:
             ("parameters", cut.before.params, cut.params),
         )
     ]
-    if found is not None:
-        times = [f"{found.before.value:.3g} ms", f"{found.after.value:.3g} ms"]
-        totals.append(["measured time", *times, less(1.0, found.ratio.value)])
+    if result.latency is not None:
+        times = [f"{time.value:.3g} ms" for time in (result.latency.before, result.latency.after)]
+        totals.append(["measured time", *times, less(1.0, result.latency.ratio.value)])
     out.table(["<", "before", "after", ""], totals)
-    out.say(f"by {result.plan.criterion}, threshold {cut.threshold:.4g}; substitute: {result.substitute}\n")
+    reached = "ratio" if target.kind == "ratio" else "threshold"
+    chosen = f"criterion {result.plan.criterion}, {reached} {cut.threshold:.4g}"
+    out.say(f"{chosen}, reconstruction {result.reconstruction}\n")
 
 
-def _described(
-    opened: Opened, result: Result, found: Found | None, written: dict[str, Path]
-) -> dict[str, Any]:
-    measured = {} if found is None else {"latency": _times(found)}
+def _described(opened: OpenedModel, result: Result, written: dict[str, Path]) -> dict[str, Any]:
+    measured = {} if result.latency is None else {"latency": _times(result.latency)}
     return {
         "model": opened.source,
         **_plan(result),
@@ -182,8 +174,8 @@ def _described(
     }
 
 
-def _times(found: Found) -> dict[str, dict[str, float]]:
+def _times(latency: MeasuredLatency) -> dict[str, dict[str, float]]:
     return {
         name: {"value": i.value, "low": i.low, "high": i.high}
-        for name, i in (("before_ms", found.before), ("after_ms", found.after), ("ratio", found.ratio))
+        for name, i in (("before_ms", latency.before), ("after_ms", latency.after), ("ratio", latency.ratio))
     }

@@ -1,20 +1,20 @@
-"""`slimilar analyze` and `slimilar explore`: what could be pruned, at what price."""
+"""`slimilar analyze`: what can be pruned, and what every cut costs."""
 
 from __future__ import annotations
 
-import webbrowser
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from slimilar.cli import options
-from slimilar.cli.opened import Opened, open_model
+from slimilar.cli.model_source import OpenedModel, open_model
 from slimilar.cli.output import Output, escape, less, plot
-from slimilar.cli.planning import Asked, command_of, planned, show_frozen
+from slimilar.cli.plans import PlanOptions, command_of, planned, show_frozen, write_page
 
 if TYPE_CHECKING:
-    from slimilar.planning.plan import Cut, Plan
+    from slimilar.planning.cut import Cut
+    from slimilar.planning.plan import Plan
 
 SHARES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
 
@@ -35,37 +35,32 @@ def analyze(
     min_channels: options.MinChannels = 1,
     seed: options.Seed = 0,
     report: Annotated[
-        Path | None, typer.Option("--report", help="Write the page too.", metavar="FILE")
+        Path | None, typer.Option("--report", help="Also write the interactive page.", metavar="FILE")
     ] = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Show what can be pruned, what cannot and why, and what every cut would cost.
+    """Show which channels can be pruned, which cannot and why, and the cost of every cut.
 
     Example: [bold]slimilar analyze slimilar:demo[/]
     """
     out = Output(json, quiet)
     opened = open_model(model, weights, input, base)
-    asked = _asked(residual, linkage, exclude, min_channels, criterion, calibrate, seed, trained)
-    asked, _, plan = planned(out, opened, asked, images, normalise)
+    chosen = PlanOptions(
+        residual, linkage, tuple(exclude or ()), min_channels, criterion, calibrate, images, normalise,
+        seed=seed, trained=trained,
+    )  # fmt: skip
+    found = planned(out, opened, chosen)
+    plan = found.plan
     cuts = reachable(plan)
     out.say(f"[bold]{escape(opened.title)}[/]  {plan.before}")
     _show_layers(out, plan, cuts)
     show_frozen(out, plan)
     _show_curve(out, plan, cuts)
     if report is not None:
-        _write_page(out, report, opened, asked, plan)
-    out.say(f"Next: [bold]slimilar prune {escape(command_of(opened, asked))} --flops 0.5[/]")
+        write_page(out, report, opened, found)
+    out.say(f"Next: [bold]slimilar prune {escape(command_of(opened, found.options))} --flops 0.5[/]")
     out.answer(described(opened, plan))
-
-
-def _asked(
-    residual: str, linkage: str, exclude: list[str] | None, least: int, criterion: str, calibrate: str | None,
-    seed: int, trained: bool,
-) -> Asked:  # fmt: skip
-    return Asked(
-        residual, linkage, tuple(exclude or ()), least, criterion, calibrate, seed=seed, trained=trained
-    )
 
 
 def reachable(plan: Plan) -> list[Cut]:
@@ -103,7 +98,7 @@ def _show_curve(out: Output, plan: Plan, cuts: list[Cut]) -> None:
     out.say("       0" + "0.25".rjust(16) + "0.5".rjust(15) + "0.75".rjust(15) + "1".rjust(14) + "\n")
 
 
-def described(opened: Opened, plan: Plan) -> dict[str, Any]:
+def described(opened: OpenedModel, plan: Plan) -> dict[str, Any]:
     """Return a plan for programs."""
     curve = plan.curve()
     return {
@@ -124,50 +119,3 @@ def described(opened: Opened, plan: Plan) -> dict[str, Any]:
         "frozen": [{"name": f.name, "channels": f.width, "reason": f.reason} for f in plan.frozen],
         "curve": {name: getattr(curve, name).tolist() for name in ("threshold", "flops", "macs", "params")},
     }
-
-
-def explore(
-    model: options.Model,
-    weights: options.Weights = None,
-    input: options.Input = None,
-    base: options.Base = None,
-    criterion: options.Criterion = "similarity",
-    trained: options.Trained = False,
-    calibrate: options.Calibrate = None,
-    images: options.Images = None,
-    normalise: options.Normalise = "auto",
-    residual: options.Residual = "inner",
-    linkage: options.Linkage = "average",
-    exclude: options.Exclude = None,
-    min_channels: options.MinChannels = 1,
-    seed: options.Seed = 0,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The page to write.", metavar="FILE")] = Path(
-        "explore.html"
-    ),
-    open: Annotated[bool, typer.Option("--open/--no-open", help="Open it in a browser.")] = True,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
-) -> None:
-    """Write a page in which a threshold is chosen by eye, and open it.
-
-    Example: [bold]slimilar explore slimilar:demo[/]
-    """
-    output = Output(json, quiet)
-    opened = open_model(model, weights, input, base)
-    asked = _asked(residual, linkage, exclude, min_channels, criterion, calibrate, seed, trained)
-    asked, _, plan = planned(output, opened, asked, images, normalise)
-    page = _write_page(output, out, opened, asked, plan)
-    output.answer({"report": str(page)})
-    if open:
-        webbrowser.open(page.resolve().as_uri())
-
-
-def _write_page(out: Output, file: Path, opened: Opened, asked: Asked, plan: Plan) -> Path:
-    from slimilar.report import write_report
-
-    with out.working("Writing the page"):
-        page = write_report(
-            file, plan, model=opened.model, title=opened.title, source=command_of(opened, asked)
-        )
-    out.say(f"The explorer is in [bold]{escape(page)}[/]")
-    return page

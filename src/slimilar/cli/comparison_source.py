@@ -1,4 +1,4 @@
-"""The network and the images of a comparison, by the words that name them."""
+"""The network and the images of a comparison, as named on the command line."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from slimilar.cli.images import labelled
-from slimilar.cli.opened import open_model
+from slimilar.cli.model_source import open_model
 from slimilar.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Named:
-    """The words that name a model and its images; other processes open them by these words, too."""
+class ComparisonSource:
+    """A model and its images as named on the command line; every process opens them itself."""
 
     model: str
     weights: str | None
@@ -40,20 +40,20 @@ class Named:
 
 
 @functools.lru_cache(maxsize=1)
-def _open(words: Named) -> Subject:
+def _open(source: ComparisonSource) -> Subject:
     from slimilar.comparison import Subject
 
-    opened = open_model(words.model, words.weights, words.shapes, words.base)
-    train = labelled(opened, words.data, "train", None, words.normalise)
-    if words.held_out is None:
-        test = labelled(opened, words.data, "test", None, words.normalise)
+    opened = open_model(source.model, source.weights, source.shapes, source.base)
+    train = labelled(opened, source.data, "train", None, source.normalise)
+    if source.held_out is None:
+        test = labelled(opened, source.data, "test", None, source.normalise)
     else:
-        train, test = _split(train, words.held_out)
-    parts = _some(train, words.train), _some(test, words.test)
+        train, test = _split(train, source.held_out)
+    parts = _evenly(train, source.train), _evenly(test, source.test)
     return Subject(opened.model, opened.example(), *parts, opened.source)
 
 
-def _some(images: Labelled, count: int | None) -> Labelled:
+def _evenly(images: Labelled, count: int | None) -> Labelled:
     """Return so many images, taken evenly: those of a folder are in the order of their classes."""
     if count is None or count >= len(images):
         return images
