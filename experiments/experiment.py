@@ -1,4 +1,4 @@
-"""What every experiment works with: networks, images, and the few things that are done to them."""
+"""What every experiment works with: trained networks, their images, scores and fine-tuning."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class ExperimentRun:
     ledger: RowLedger
     data: Path | None
     seed: int = 0
-    work: Path = Path("runs/experiments")  # for work that experiments share, and that they go on with
+    work: Path = Path("runs/experiments")  # for work that experiments share and resume
     opened: dict[str, TrainedNetwork] = field(default_factory=dict)
 
     def network(self, name: str) -> TrainedNetwork:

@@ -51,7 +51,7 @@ def trains(settings: Table1cSettings) -> bool:
 
 
 def run(experiment: ExperimentRun) -> None:
-    """Cut at every threshold, measure accuracy, then time all of them in turn."""
+    """Cut at every threshold, measure accuracy, then time all of them, interleaved."""
     settings = experiment.settings
     experiment.ledger.row({"network": settings.network, "method": "base"}, lambda: _base(experiment))
     experiment.ledger.row({"what": "time"}, lambda: _times(experiment))
@@ -96,7 +96,7 @@ def _cost(cut: Cut) -> dict[str, Any]:
 
 
 def _times(experiment: ExperimentRun) -> dict[str, Any]:
-    """Time the unpruned network and all pruned ones in turn: a slow moment is slow for all of them."""
+    """Time the unpruned network and all pruned ones, interleaved: a slow moment slows all of them."""
     network, settings = _network(experiment), experiment.settings
     plan = _plan(network)
     example = network.images[:1].expand(settings.batch, -1, -1, -1).contiguous()

@@ -72,7 +72,7 @@ def test_more_flops_than_there_are(tmp_path):
     assert not (tmp_path / "new").exists()
 
 
-def test_more_calibration_pictures_than_there_are(tmp_path):
+def test_more_calibration_images_than_there_are(tmp_path):
     with pytest.raises(InvalidInput, match="at most the 300 training images, got 301"):
         compare(subject(), replace(TERMS, images=301), tmp_path / "new")
     assert not (tmp_path / "new").exists()
@@ -166,7 +166,7 @@ def test_the_command_writes_table_data_and_curves(tmp_path):
     assert (tmp_path / "comparison.svg").read_text() == svg
 
 
-def test_settings_are_chosen_on_training_pictures_kept_out():
+def test_settings_are_chosen_on_training_images_kept_out():
     words = ("slimilar:demo", None, (), None, "demo", "auto")
     found, every = ComparisonSource(*words, None, None, 56)(), demo_images("train")
     assert (len(found.train), len(found.test)) == (200, 56)

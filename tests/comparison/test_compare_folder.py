@@ -61,7 +61,7 @@ def test_other_terms_are_refused(whole, change, message):
         compare(subject(), replace(TERMS, **change), whole[0])
 
 
-def test_other_weights_or_pictures_are_refused(whole):
+def test_other_weights_or_images_are_refused(whole):
     other = train(subject().model, subject().train, replace(RECIPE, lr=1e-6)).model
     with pytest.raises(InvalidInput, match="model must be"):
         compare(replace(subject(), model=other), TERMS, whole[0])

@@ -53,7 +53,7 @@ def test_a_row_is_what_one_would_get_by_hand(whole):
     assert row.flops_share == row.flops / start.flops <= 0.5
 
 
-def test_calibration_pictures_are_training_pictures_by_seed():
+def test_calibration_images_are_training_images_by_seed():
     first, again, other = (calibration(subject(), TERMS, seed)[0] for seed in (0, 0, 1))
     everything = subject().train.batch(torch.arange(300))[0].flatten(1)
     assert torch.equal(first, again)

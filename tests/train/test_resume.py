@@ -39,7 +39,7 @@ def test_an_existing_run_is_not_overwritten(tmp_path):
         train(network(), TRAIN, SHORT, folder=tmp_path)
     with pytest.raises(InvalidInput, match=r"lr must be 0.1 as in the run .* got 0.2"):
         train(network(), TRAIN, replace(SHORT, lr=0.2), folder=tmp_path, resume=True)
-    with pytest.raises(InvalidInput, match="needs folder="):
+    with pytest.raises(InvalidInput, match="needs folder"):
         train(network(), TRAIN, SHORT, resume=True)
     assert (tmp_path / LAST).read_bytes() == before
 
