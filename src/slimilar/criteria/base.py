@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from slimilar.calibration.replay import Program
+from slimilar.calibration.program import Program
 from slimilar.graph.groups import ChannelGroup, Grouping
 from slimilar.graph.records import Trace
 from slimilar.planning.assemble import Answer, LazyAnswer

@@ -15,6 +15,7 @@ from slimilar.calibration import replay
 from slimilar.calibration.batches import AFFORDED
 from slimilar.calibration.consumers import ConsumerLayer, find_consumers, is_conv, patches, pixels
 from slimilar.calibration.fisher import are_class_scores, fisher_weights, temperature
+from slimilar.calibration.program import Program
 from slimilar.criteria.base import Sight, Weights, free_units
 from slimilar.graph.groups import ChannelGroup
 from slimilar.reconstruction.channel_mixing import absorb, regression, silence
@@ -289,7 +290,7 @@ class Scan:
 
     def _divergence(
         self,
-        program: replay.Program,
+        program: Program,
         g: int,
         fraction: float,
         values: replay.Values,

@@ -21,10 +21,12 @@ import torch
 from torch import Tensor
 
 from slimilar.calibration import replay
+from slimilar.calibration.activations import without_options
 from slimilar.calibration.consumers import ConsumerLayer, find_consumers
 from slimilar.calibration.gaussian_moments import covariance, moments
 from slimilar.criteria.base import Facts, Sight, Weights, free_units, renumber
 from slimilar.criteria.similarity import moments_of, spread
+from slimilar.graph.activations import plain_name
 from slimilar.graph.groups import ChannelGroup
 from slimilar.reconstruction.solvers import Moments
 from slimilar.similarity.distances import is_uninformative, normalise
@@ -32,7 +34,6 @@ from slimilar.similarity.linkage import Linkage, linkage_tree, removal_order
 from slimilar.similarity.removal_order import RemovalOrder
 
 Kind = Literal["similarity-active", "similarity-filters", "similarity-images", "similarity-consumers"]
-_PLAIN = ("relu", "silu", "gelu", "hardswish", "sigmoid", "tanh")  # activations without options that matter
 _WHAT = {
     "similarity-active": "Channels with similar statistics after the activation, by batch norm, are clustered.",
     "similarity-filters": "As similarity-active, with the correlation of the filters.",
@@ -88,8 +89,8 @@ def _by_norms(group: ChannelGroup, weights: Weights, correlated: bool) -> Tensor
 
 
 def _activation(group: ChannelGroup) -> str:
-    names = [op.removeprefix("aten.").rstrip("_") for op, _ in group.through]
-    return next((name for name in names if name in _PLAIN), "identity")
+    names = [plain_name(op) for op, _ in group.through]
+    return next((name for name in names if without_options(name)), "identity")
 
 
 def _correlation(group: ChannelGroup, weights: Weights, scale: Tensor) -> Tensor:

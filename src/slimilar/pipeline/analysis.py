@@ -9,6 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from slimilar.calibration.calibration_set import CalibrationSet, Progress, calibration_set, wants_synthesis
+from slimilar.calibration.program import program_for
 from slimilar.criteria import Criterion, Facts, Sight, Weights, facts, make
 from slimilar.criteria.base import LazyCriterion, phases_of
 from slimilar.criteria.needs import Given, check_needs
@@ -19,7 +20,6 @@ from slimilar.pipeline.checks import check_finite, check_inputs, excluded_module
 from slimilar.planning.assemble import EXCLUDED, Answers, LazyAnswer, assemble
 from slimilar.planning.cost import CostModel, cost_model
 from slimilar.planning.plan import Plan
-from slimilar.reconstruction.apply import program_of
 from slimilar.similarity.linkage import Linkage
 from slimilar.surgery.probe import find_structure
 from slimilar.utils.checks import check_positive_integer
@@ -132,9 +132,9 @@ def _sight(
     progress: Progress | None,
 ) -> Sight:
     """Return the images and the means to run the network on them, for the criterion."""
+    program, images = program_for(model, example, structure, images)
     return Sight(
-        structure.trace, structure.grouping, costs, program_of(model, example, structure, images.batch_size),
-        images.batches, images.seed, progress, images.label_batches,
+        program.trace, structure.grouping, costs, program, images.batches, images.seed, progress, images.label_batches
     )  # fmt: skip
 
 

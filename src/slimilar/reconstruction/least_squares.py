@@ -19,7 +19,7 @@ from torch import Tensor
 from slimilar.calibration import replay
 from slimilar.calibration.consumers import ConsumerLayer, is_conv, pixels
 from slimilar.calibration.fisher import fisher_weights
-from slimilar.calibration.replay import Held, Program
+from slimilar.calibration.program import Held, Program
 from slimilar.reconstruction.channel_mixing import absorb, regression
 from slimilar.reconstruction.patches import HELD, PAIRED, Samples, draw, fit
 from slimilar.reconstruction.solvers import Moments

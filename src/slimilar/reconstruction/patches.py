@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from slimilar.calibration.consumers import ConsumerLayer, at_places, patches
-from slimilar.calibration.replay import Program
+from slimilar.calibration.program import Program
 from slimilar.reconstruction.solvers import Moments, block_elimination, unknowns_of
 from slimilar.reconstruction.solvers import level as level_of
 from slimilar.reconstruction.targets import ReconstructionTarget
