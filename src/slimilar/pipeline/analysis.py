@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from slimilar.calibration.calibration_set import CalibrationSet, Progress, calibration_set, wants_synthesis
 from slimilar.calibration.program import program_for
 from slimilar.criteria import Criterion, Facts, Sight, Weights, facts, make
-from slimilar.criteria.base import phases_of
+from slimilar.criteria.base import LazyCriterion, phases_of
 from slimilar.criteria.needs import Given, check_needs
 from slimilar.errors import InvalidInput, Option
 from slimilar.graph.groups import Residual
 from slimilar.graph.structure import Structure
 from slimilar.pipeline.checks import check_finite, check_inputs, excluded_modules, listed
-from slimilar.planning.assemble import EXCLUDED, Answer, Answers, assemble
+from slimilar.planning.assemble import EXCLUDED, Answers, LazyAnswer, assemble
 from slimilar.planning.cost import CostModel, cost_model
 from slimilar.planning.plan import Plan
 from slimilar.similarity.linkage import Linkage
@@ -140,12 +140,13 @@ def _sight(
 
 def _answers(
     criterion: Criterion, weights: Weights, structure: Structure, excluded: set[str]
-) -> Mapping[str, Answer]:
+) -> Mapping[str, LazyAnswer]:
     """Return what the criterion answers for every group that is not excluded, by name."""
     groups = structure.grouping.groups
-    found: dict[str, Answer] = {g.name: EXCLUDED for g in groups if excluded & set(g.producers)}
+    found: dict[str, LazyAnswer] = {g.name: EXCLUDED for g in groups if excluded & set(g.producers)}
     asked = [g for g in groups if g.name not in found]
-    answers = criterion.orders(asked, weights)
+    ask = criterion.lazy_orders if isinstance(criterion, LazyCriterion) else criterion.orders
+    answers = ask(asked, weights)
     return found | {g.name: answer for g, answer in zip(asked, answers, strict=True)}
 
 
