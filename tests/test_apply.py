@@ -94,7 +94,7 @@ def test_the_rewrite_is_verified(net, plan, monkeypatch):
     def wrong(*_: object) -> float:
         raise VerificationError("the answers differ")
 
-    monkeypatch.setattr("slimilar.pipeline.verification.compare", wrong)
+    monkeypatch.setattr("slimilar.surgery.fault.verify", wrong)
     with pytest.raises(VerificationError, match="the answers differ; at fault: group"):
         slimilar.apply(net, images(1), plan, plan.at(0.3), reconstruction="none")
     assert (

@@ -106,7 +106,7 @@ def test_folders_that_are_no_classes_are_not_taken_for_labels(classes, tmp_path)
     few.mkdir()
     for name in ("class0", "class1"):
         (few / name).symlink_to(classes / name)
-    assert "for each of the 10 classes that the model tells apart, but holds 2" in refused(
+    assert "for each of the 10 classes that the model distinguishes, but holds 2" in refused(
         *words, "--calibrate", few, code=1
     )
     assert "must hold one folder for each class" in refused(*words, "--calibrate", classes / "class0", code=1)

@@ -105,6 +105,19 @@ class Read:
 
 
 @dataclass(frozen=True, eq=False)
+class Reduction:
+    """An operator that sums over channels without a weight of its own: a norm, a product of two activations.
+
+    Without some channels it returns what it would with zeros in their place.
+    """
+
+    op: int
+    value: int
+    axis: int
+    atoms: Atoms
+
+
+@dataclass(frozen=True, eq=False)
 class Norm:
     """A batch norm: the labels of its input, and the names of weight, bias, running mean and variance."""
 
@@ -143,7 +156,27 @@ class Piece:
     atoms: Atoms
 
 
-Fact = Write | Read | Norm | Integer | Run | Piece
+@dataclass(frozen=True, eq=False)
+class FixedWrite:
+    """An operator that creates channels by a weight in which none can be followed, and how many."""
+
+    op: int
+    width: int
+
+
+@dataclass(frozen=True)
+class WeightNorm:
+    """A weight that is computed as magnitude * direction / norm of the direction over all axes but one.
+
+    Where the direction loses indices of the other axes, the magnitude takes in what the norm loses.
+    """
+
+    magnitude: str
+    direction: str
+    axis: int
+
+
+Fact = Write | Read | Reduction | Norm | Integer | Run | Piece | FixedWrite | WeightNorm
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,11 +200,11 @@ class Freeze:
 
 @dataclass(frozen=True)
 class NotRun:
-    """A module that runs only in training and could not be run on the example, and its error."""
+    """A module that did not run on the example."""
 
     module: str
     width: int
-    error: str
+    error: str | None  # what it raised in training, if it ran there
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,6 +227,9 @@ class Trace:
     outputs: tuple[int, ...]
     parameters: Mapping[str, tuple[int, ...]]  # name -> shape, tied ones once
     meta: bool  # shapes were enough
+    reductions: tuple[Reduction, ...] = ()
+    fixed_writes: tuple[FixedWrite, ...] = ()
+    weight_norms: tuple[WeightNorm, ...] = ()
     not_run: tuple[NotRun, ...] = ()
 
     @cached_property

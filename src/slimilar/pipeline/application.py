@@ -10,7 +10,6 @@ from torch import nn
 from slimilar.calibration.calibration_set import Progress, calibration_set
 from slimilar.deploy.latency import timer
 from slimilar.pipeline.checks import check_inputs
-from slimilar.pipeline.verification import verify_rewrite
 from slimilar.planning.assemble import nothing_to_prune
 from slimilar.planning.cost import count
 from slimilar.planning.cut import Cut
@@ -19,6 +18,7 @@ from slimilar.planning.plan import Plan
 from slimilar.planning.target import PruningTarget
 from slimilar.reconstruction.apply import SUBSTITUTES, bias_cost, settle, substituted
 from slimilar.result import Result
+from slimilar.surgery.fault import verify_rewrite
 from slimilar.surgery.history import remember
 from slimilar.surgery.rewrite import operate, surgery
 from slimilar.utils.pytree import Example

@@ -10,7 +10,7 @@ from torch import nn
 from slimilar.errors import InvalidInput
 from slimilar.graph.structure import Structure
 from slimilar.pipeline.checks import check_inputs
-from slimilar.pipeline.verification import verify_rewrite
+from slimilar.surgery.fault import verify_rewrite
 from slimilar.surgery.history import remember
 from slimilar.surgery.probe import find_structure
 from slimilar.surgery.rewrite import Kept, operate, surgery
