@@ -116,6 +116,7 @@ def substituted(
     batches = [] if pictures is None else to_batches(pictures, example, batch_size(example), PICTURES)
     tape = tape_of(model, example, structure, len(batches[0]) if batches else 1)
     settings = settings or settings_for(plan, sum(map(len, batches)), seed)
+    settings = replace(settings, distinct=max(1, len(batches)))
     if settings.mirror and batches:
         batches = with_mirror_images(batches, tape, named_tensors(model))
     report = None if progress is None else lambda i, n: progress("substituting", i, n)

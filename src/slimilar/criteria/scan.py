@@ -15,8 +15,10 @@ from slimilar import replay
 from slimilar.calibration import AFFORDED
 from slimilar.criteria.base import Sight, Weights, free_units
 from slimilar.groups import ChannelGroup
+from slimilar.holdout import hold_out
 from slimilar.substitute.absorb import absorb, regression, silence
 from slimilar.substitute.hearing import are_scores, hearing, temperature
+from slimilar.substitute.ridge import Statistics, held_out_strength, stand_in_statistics
 from slimilar.substitute.sites import Site, find_sites, is_conv, patches, pixels
 from slimilar.substitute.solve import (
     Elimination,
@@ -33,7 +35,7 @@ Ints = NDArray[np.int64]
 _LARGEST = 4096  # positions of a reader whose covariance is worth holding
 _UNKNOWNS = 4608  # of a kernel that is refitted as a whole, half as many in large networks; before, channels are mixed
 _ROWS = 4  # patches for each unknown
-_RIDGE = 1e-3
+_CAREFUL = 1.0  # the ridge where there is no image to measure on
 
 _NOTHING = Elimination(np.empty(0, np.int64), np.empty(0))
 
@@ -73,21 +75,30 @@ class Scan:
             [s for s in self.sites if ((s.units >= a) & (s.units < a + g.width)).any()]
             for a, g in zip(self.starts, groups, strict=True)
         ]
-        self.looked = sight.batches[: max(1, int(AFFORDED / self._whole() / len(sight.batches[0])))]
-        large = len(self.looked) < len(sight.batches)
+        parts = hold_out(sight.batches)
+        self.alone = not parts.measure  # a single image: nothing to measure on but itself
+        self.held_out = parts.measure or parts.fit
+        self.looked, self.checked = self._afforded(parts.fit, 1.0), self._afforded(self.held_out, 1 / 3)
+        large = len(self.looked) < len(parts.fit)
         self.unknowns = _UNKNOWNS // 2 if large else _UNKNOWNS
         self._plan_effort(effort)
         self.means: dict[int, Tensor] = {}
         self.covariances: dict[int, Tensor] = {}
+        self.strengths: dict[int, float] = {}  # of the ridge with which a reader's channels are mixed
         self.heard = hearing(
-            sight.tape, [s.op for s in self.sites], self.tensors, sight.batches[0], sight.seed
-        )
+            replay.resized(sight.tape, len(self.looked[0])), [s.op for s in self.sites], self.tensors,
+            self.looked[0], sight.seed,
+        )  # fmt: skip
         self.eliminations: list[Elimination] = [_NOTHING] * len(groups)
         self.kernels: dict[tuple[int, int], Refit] = {}  # (group, channels left) -> its reader's kernel
         self._look()
         for g in range(len(groups)):
             if self.eliminations[g] is _NOTHING:
                 self.eliminations[g] = self._eliminate(g)
+
+    def _afforded(self, batches: Sequence[Tensor], share: float) -> Sequence[Tensor]:
+        """Return as many batches as one look at them may cost."""
+        return batches[: max(1, int(share * AFFORDED / self._whole() / len(batches[0])))]
 
     def _whole(self) -> int:
         """Return the FLOPs of the network as it is, for one picture."""
@@ -96,40 +107,47 @@ class Scan:
     def _plan_effort(self, effort: float) -> None:
         """Choose how many pictures and widths the measuring can afford."""
         whole = self._whole()
-        size = len(self.sight.batches[0])
-        for widths, least in ((10, 64), (6, 64), (4, 16), (3, 0)):
+        size = len(self.held_out[0])
+        for widths, least in ((6, 64), (5, 32), (4, 16), (3, 0)):
             pictures = effort / (0.5 * whole * max(1, len(self.groups)) * widths)
             if pictures >= least:
                 break
         self.fractions = np.linspace(0, 0.95, widths + 1)[1:]
         self.pictures = int(np.clip(pictures, 8, 256)) if widths > 3 else 8
         count = max(1, self.pictures // size)
-        self.batches = [b[: self.pictures] if self.pictures < size else b for b in self.sight.batches[:count]]
+        self.batches = [b[: self.pictures] if self.pictures < size else b for b in self.held_out[:count]]
 
     # --- what readers see -----------------------------------------------------------------------------------
 
     def _look(self) -> None:
         """Walk through the network; a group with one reader is settled when that is reached."""
-        found = {s.op: Moments(len(s.units)) for s in self.sites if len(s.units) <= _LARGEST}
-        sight, alone = self.sight, self._alone()
-        generator = torch.Generator().manual_seed(sight.seed)
-        states, position = [replay.start(sight.tape, [b]) for b in self.looked], 0
+        alone = self._alone()
+        generator = torch.Generator().manual_seed(self.sight.seed)
+        fit, held_out = (_States.of(self.sight.tape, part) for part in (self.looked, self.checked))
         for i, site in enumerate(self.sites):
-            for values in states:
-                replay.run(sight.tape, values, self.tensors, position, site.op)
-                if site.op in found:
-                    most = max(30 * len(site.units), 200_000) // len(states)
-                    found[site.op].add(pixels(values[site.value], site.axis, most, generator))
-            position = site.op
-            if site.op in found:
-                self.means[site.op], self.covariances[site.op] = (
-                    found[site.op].mean(),
-                    found[site.op].covariance(),
-                )
+            for states in (fit, held_out):
+                states.advance(self.tensors, site.op)
+            if len(site.units) <= _LARGEST:
+                self._mix(site, fit, held_out, generator)
             if site.op in alone:
-                self._refit(alone[site.op], site, states, generator)
-            if sight.progress is not None:
-                sight.progress("looking at activations", i + 1, len(self.sites))
+                self._refit(alone[site.op], site, fit, held_out, generator)
+            if self.sight.progress is not None:
+                self.sight.progress("looking at activations", i + 1, len(self.sites))
+
+    def _mix(self, site: Site, fit: _States, held_out: _States, generator: torch.Generator) -> None:
+        """Note what a reader sees, and how strong a ridge lets half of its channels stand in for the other half."""
+        seen, checked = (states.pixels(site, generator) for states in (fit, held_out))
+        self.means[site.op], self.covariances[site.op] = seen.mean(), seen.covariance()
+        kept, removed = torch.randperm(len(site.units), generator=generator).tensor_split(2)
+        if self.alone or not len(removed):
+            self.strengths[site.op] = _CAREFUL
+            return
+        a, b = (
+            stand_in_statistics(m.count, m.mean(), m.covariance(), kept, removed) for m in (seen, checked)
+        )
+        loud = self._kernels(site).diagonal()[removed]
+        nothing = torch.zeros(len(kept), len(removed), dtype=torch.float64)
+        self.strengths[site.op] = held_out_strength(a, b, nothing, loud)
 
     def _alone(self) -> dict[int, int]:
         """Return the readers (by operator) that are the only one of their group, and whose kernel can be refitted."""
@@ -144,19 +162,22 @@ class Scan:
                 found[site.op] = g
         return found
 
-    def _refit(self, g: int, site: Site, states: Sequence[replay.Values], generator: torch.Generator) -> None:
+    def _refit(self, g: int, site: Site, fit: _States, held_out: _States, generator: torch.Generator) -> None:
         """Settle a group at its only reader: channels leave by what the refitted kernel loses."""
         weight = self.tensors[site.weight]
         taps = weight[0, 0].numel()
         free = free_units(self.groups[g])
         steps, width = len(free), len(site.units)
-        # no more unknowns than patches there are: until so few are left, channels are mixed
-        most = min(self.unknowns, self._places(site) * sum(len(b) for b in self.looked))
-        early = min(max(0, width - max(1, most // taps)), steps)
+        # a kernel of too many unknowns is not refitted as a whole: until few are left, channels are mixed
+        early = min(max(0, width - max(1, self.unknowns // taps)), steps)
         first = self._eliminate(g, early)
         left = np.setdiff1d(np.arange(width), site_units(site, self.starts[g], first.removed))
-        mean, covariance = self._patches(site, torch.from_numpy(left), states, generator)
-        inside = ridge(covariance, _RIDGE)
+        seen = self._patches(site, torch.from_numpy(left), fit, generator)
+        mean, covariance = seen.mean(), seen.covariance()
+        checked = self._patches(site, torch.from_numpy(left), held_out, generator)
+        inside = ridge(
+            covariance, self._strength(site, torch.from_numpy(left), taps, seen, checked, generator)
+        )
         mixed, shift = self._mixed(site, first.removed + self.starts[g])
         kernel = mixed.index_select(1, torch.from_numpy(left)).flatten(1).T.double()
         fixed = torch.from_numpy(~np.isin(site.units[left] - self.starts[g], free))
@@ -177,16 +198,14 @@ class Scan:
             np.concatenate([first.removed, order, rest]), np.append(first.error, error)
         )
 
-    def _patches(
-        self, site: Site, left: Tensor, states: Sequence[replay.Values], generator: torch.Generator
-    ) -> tuple[Tensor, Tensor]:
-        """Return mean and covariance of the patches that a reader sees of some channels."""
+    def _patches(self, site: Site, left: Tensor, states: _States, generator: torch.Generator) -> Moments:
+        """Return the moments of the patches that a reader sees of some channels."""
         play, weight = self.sight.tape.plays[site.op], self.tensors[site.weight]
         size = len(left) * weight[0, 0].numel()
         moments = Moments(size)
-        most = -(-_ROWS * size // len(states))
+        most = -(-_ROWS * size // len(states.values))
         places = self._places(site)
-        for values in states:
+        for values in states.values:
             x = values[site.value]
             if weight.ndim == 2:
                 moments.add(pixels(x, site.axis, most, generator).index_select(1, left))
@@ -196,7 +215,19 @@ class Scan:
             for first in range(0, len(x), step):
                 chosen = torch.randperm(places, generator=generator)[:each]
                 moments.add(patches(x[first : first + step], play, tuple(weight.shape[2:]), chosen, left))
-        return moments.mean(), moments.covariance()
+        return moments
+
+    def _strength(
+        self, site: Site, left: Tensor, taps: int, seen: Moments, checked: Moments, generator: torch.Generator
+    ) -> float:
+        """Return the ridge with which half of the channels do best, on held-out images, what all of them did."""
+        chosen, gone = torch.randperm(len(left), generator=generator).tensor_split(2)
+        if self.alone or not len(gone):
+            return _CAREFUL
+        kernel = self.tensors[site.weight].index_select(1, left).flatten(1).T.double()
+        at = unknowns_of(chosen.sort().values, taps)
+        a, b = _reading(seen, kernel, at), _reading(checked, kernel, at)
+        return held_out_strength(a, b, kernel[at], self._heard(site))
 
     def _places(self, site: Site) -> int:
         """Return at how many places of a picture a reader looks."""
@@ -212,7 +243,7 @@ class Scan:
         """Return a reader's kernel in which channels stand in for those that left, and the constant."""
         weight = self.tensors[site.weight]
         if site.op in self.covariances:
-            stand_in = regression(self.means[site.op], self.covariances[site.op], _RIDGE)
+            stand_in = regression(self.means[site.op], self.covariances[site.op], self.strengths[site.op])
         else:
             stand_in = silence
         new, shift = absorb(weight.movedim(site.weight_axis, 1), site, ~np.isin(site.units, gone), stand_in)
@@ -237,7 +268,7 @@ class Scan:
             np.where((s.units >= start) & (s.units < start + group.width), s.units - start, -1) for s in sites
         ]
         return backward_elimination(
-            [self.covariances[s.op] for s in sites],
+            [ridge(self.covariances[s.op], self.strengths[s.op]) for s in sites],
             [self._kernels(s) for s in sites],
             units,
             group.width,
@@ -289,6 +320,41 @@ class Scan:
             replay.refresh(tape, site.op, site.value, values, tensors)
         replay.run(tape, values, tensors, op, constants=constants)
         return divergence([values[v] for v in tape.outputs], wanted)
+
+
+@dataclass(eq=False)
+class _States:
+    """Images on their way through the network, in batches of one size."""
+
+    tape: replay.Tape
+    values: list[replay.Values]
+    position: int = 0
+
+    @staticmethod
+    def of(tape: replay.Tape, batches: Sequence[Tensor]) -> _States:
+        """Return batches in front of the first operator."""
+        fitting = replay.resized(tape, len(batches[0]))
+        return _States(fitting, [replay.start(fitting, [b]) for b in batches])
+
+    def advance(self, tensors: replay.Tensors, op: int) -> None:
+        """Run all of them up to an operator."""
+        for values in self.values:
+            replay.run(self.tape, values, tensors, self.position, op)
+        self.position = op
+
+    def pixels(self, site: Site, generator: torch.Generator) -> Moments:
+        """Return the moments of the channels that a reader sees."""
+        moments = Moments(len(site.units))
+        most = max(30 * len(site.units), 200_000) // len(self.values)
+        for values in self.values:
+            moments.add(pixels(values[site.value], site.axis, most, generator))
+        return moments
+
+
+def _reading(seen: Moments, kernel: Tensor, at: Tensor) -> Statistics:
+    """Return the statistics with which some unknowns are fitted to what a kernel makes of all."""
+    mean, covariance = seen.mean(), seen.covariance()
+    return Statistics(seen.count, mean[at], mean @ kernel, covariance[at][:, at], covariance[at] @ kernel)
 
 
 def divergence(given: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:

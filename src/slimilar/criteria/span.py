@@ -26,7 +26,7 @@ from slimilar.substitute.solve import Elimination
 
 Floats = NDArray[np.float64]
 
-_EFFORT = 4e12  # FLOPs spent on measuring divergence; fewer pictures and widths where the network is large
+_EFFORT = 2e12  # FLOPs spent on measuring divergence; fewer pictures and widths where the network is large
 
 
 @dataclass(frozen=True)

@@ -18,10 +18,11 @@ from torch import Tensor
 
 from slimilar import replay
 from slimilar.replay import Held, Tape
-from slimilar.substitute.absorb import absorb, regression
+from slimilar.substitute.absorb import StandIn, absorb, regression
 from slimilar.substitute.aim import Pair, aim_of, scale_of
 from slimilar.substitute.hearing import hearing
 from slimilar.substitute.patch import HELD, PAIRED, Samples, draw, fit
+from slimilar.substitute.ridge import held_out_strength, merged, stand_in_statistics
 from slimilar.substitute.sites import Site, is_conv, pixels
 from slimilar.substitute.solve import Moments
 
@@ -29,6 +30,7 @@ Kept = NDArray[np.bool_]
 
 _AHEAD = 110_000_000  # numbers that the original wrote ahead of the pruned network, of all batches
 _PASSES = 32  # multiply-adds that one look at an output is worth: it is memory that takes the time
+_CAREFUL = 1.0  # the ridge where a single image leaves nothing to measure on
 LARGEST = 6000  # unknowns of one output channel; beyond, only channels are mixed and kernels keep their shape
 
 
@@ -37,7 +39,7 @@ class Settings:
     """How to fit."""
 
     form: str = "patch"  # "patch": whole kernels; "mix": one matrix between channels
-    ridge: float = 1e-3
+    ridge: float | None = None  # times the mean variance; without it, by held-out images
     rows: int = 8  # samples for each unknown, at least, where there are as many
     effort: float = 3e10  # multiply-adds that more samples than that may cost at each reader
     seed: int = 0
@@ -46,8 +48,9 @@ class Settings:
     choose: str = (
         "sums"  # who chooses again which channels it reads: "none", "sums" (residual branches), "all"
     )
+    distinct: int = 1 << 30  # batches; those behind are mirror images of the first ones
     mirror: bool = True  # show mirror images too, if the network takes them for the same
-    polish: bool = True  # fit readers that lose no channel too, once what they read has drifted
+    polish: bool = False  # fit readers that lose no channel too, once what they read has drifted
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,20 +200,22 @@ def _fit_patches(
     each = -(-min(rows, HELD // size, PAIRED // (size + 2 * outputs)) // len(pairs))
 
     samples = Samples((each + len(pairs[0].pruned[site.value])) * len(pairs))
-    for pair in pairs:
+    for number, pair in enumerate(pairs):
         aim = aim_of(
             tape, site, pair, network.original, network.pruned, settings.correct_stream, settings.steps > 0
         )
         if aim.plain.numel() * len(pairs) <= _AHEAD:  # else it is made again when its turn comes
             pair.original[tape.plays[site.op].outputs[0]] = aim.plain
         x = pair.pruned[site.value]
-        draw(samples, tape, site, x, candidates, aim, shape, each, conv, generator)
+        first = number % settings.distinct * len(x)  # a mirror image is not another image
+        draw(samples, tape, site, x, candidates, aim, shape, each, conv, generator, first)
     prior = weight.index_select(1, candidates).reshape(outputs, -1).T.double()
     scale = torch.ones(1) if site.norm is None else scale_of(tape, network.original, site.norm)
     heard = network.heard.get(site.op, torch.ones(outputs))
     found = fit(
         samples, prior, taps, settings.ridge, heard, torch.where(scale < 0, -1.0, 1.0), int(seats.stays.sum()),
         torch.from_numpy(seats.fixed)[candidates], settings.steps,
+        torch.from_numpy(np.flatnonzero(seats.stays[candidates.numpy()])),
     )  # fmt: skip
     chosen = candidates[found.chosen]
     new = torch.zeros_like(weight)
@@ -228,10 +233,33 @@ def _fit_mixing(
 ) -> tuple[Tensor, Tensor]:
     """One matrix between channels: every removed channel is a combination of the kept ones."""
     generator = torch.Generator().manual_seed(settings.seed + site.op)
-    moments = Moments(len(site.units))
-    for pair in pairs:
-        moments.add(pixels(pair.pruned[site.value], site.axis, 100_000 // len(pairs), generator))
-    return absorb(weight, site, stays, regression(moments.mean(), moments.covariance(), settings.ridge))
+    parts = Moments(len(site.units)), Moments(len(site.units))  # fitted to, and held out
+    for number, pair in enumerate(pairs):
+        x = pair.pruned[site.value]
+        images = number % settings.distinct * len(x) + torch.arange(len(x))
+        for part, chosen in zip(parts, (images % 4 != 3, images % 4 == 3), strict=True):
+            if bool(chosen.any()):
+                most = 100_000 * int(chosen.sum()) // (len(pairs) * len(x))
+                part.add(pixels(x[chosen], site.axis, most, generator))
+    return absorb(weight, site, stays, _regression(parts, weight, site, stays, settings.ridge))
+
+
+def _regression(
+    parts: tuple[Moments, Moments], weight: Tensor, site: Site, stays: Kept, strength: float | None
+) -> StandIn:
+    """Return stand-ins by ridge regression on all samples; its strength is given, or by the held-out part."""
+    fit, held_out = parts
+    if not held_out.count:
+        return regression(fit.mean(), fit.covariance(), _CAREFUL if strength is None else strength)
+    kept, removed = (torch.from_numpy(np.flatnonzero(stays == s)) for s in (True, False))
+    if strength is None and len(kept) and len(removed):
+        both = [stand_in_statistics(m.count, m.mean(), m.covariance(), kept, removed) for m in parts]
+        loud = weight.double().movedim(1, 0).flatten(1).square().sum(1)
+        heard = loud[torch.from_numpy(site.weight_index)[removed]]
+        zeros = torch.zeros(len(kept), len(removed), dtype=torch.float64)
+        strength = held_out_strength(both[0], both[1], zeros, heard)
+    mean, covariance = merged(fit, held_out)
+    return regression(mean, covariance, _CAREFUL if strength is None else strength)
 
 
 def install(tape: Tape, network: Network, site: Site, weight: Tensor, shift: Tensor) -> None:

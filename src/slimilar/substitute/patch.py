@@ -18,6 +18,7 @@ from torch import Tensor
 
 from slimilar.replay import Tape
 from slimilar.substitute.aim import Aim
+from slimilar.substitute.ridge import Statistics, held_out_strength, leave_one_out_strength, pooled
 from slimilar.substitute.sites import Site, at_places, patches
 from slimilar.substitute.solve import Moments, block_elimination, unknowns_of
 from slimilar.substitute.solve import level as level_of
@@ -26,6 +27,9 @@ HELD = 80_000_000  # numbers of what one reader sees that are held at a time
 PAIRED = 2 * HELD  # and of that together with what it should write, and where the ReLU behind it opens
 
 _PIECE = 4096  # samples
+_EVERY = 4  # one image of so many is held out while the ridge is chosen
+_ALONE = 2048  # samples, one an image, for which leaving each out is affordable
+_CAREFUL = 1.0  # the ridge where a single image leaves nothing to measure on
 
 
 class Samples:
@@ -38,10 +42,13 @@ class Samples:
     def __init__(self, most: int) -> None:
         self._most, self._count = most, 0
         self._held: list[Tensor | None] = []
+        self._images = torch.zeros(most, dtype=torch.int64)
 
-    def add(self, x: Tensor, y: Tensor, level: Tensor | None) -> None:
-        """Take in some rows."""
+    def add(self, x: Tensor, y: Tensor, level: Tensor | None, images: Tensor | None = None) -> None:
+        """Take in some rows, and the numbers of the images they are from; each is of its own without them."""
         parts = (x, y, level)
+        own = torch.arange(self._count, self._count + len(x))
+        self._images[self._count : self._count + len(x)] = own if images is None else images
         if not self._held:
             self._held = [None if p is None else p.new_empty(self._most, p.shape[1]) for p in parts]
         end = self._count + len(x)
@@ -52,6 +59,11 @@ class Samples:
             else:
                 room[self._count : end] = part
         self._count = end
+
+    @property
+    def images(self) -> Tensor:
+        """The number of the image that every row is from."""
+        return self._images[: self._count]
 
     def all(self) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return all x, y and levels."""
@@ -72,13 +84,17 @@ class Fit:
 
 def draw(
     samples: Samples, tape: Tape, site: Site, x: Tensor, channels: Tensor, aim: Aim, taps: tuple[int, ...],
-    most: int, conv: bool, generator: torch.Generator,
+    most: int, conv: bool, generator: torch.Generator, first_image: int = 0,
 ) -> None:  # fmt: skip
-    """Add samples of one batch, of some channels, at most so many (at least one of every picture)."""
+    """Add samples of one batch, of some channels, at most so many (at least one of every image).
+
+    `first_image` is the number of the batch's first image.
+    """
     if not conv:
         rows = x.movedim(site.axis, -1).flatten(0, -2)
         pick = torch.randperm(len(rows), generator=generator)[:most]
-        samples.add(rows[pick].index_select(1, channels), *aim.at(lambda t: t.flatten(0, -2)[pick]))
+        images = first_image + pick // (len(rows) // len(x))
+        samples.add(rows[pick].index_select(1, channels), *aim.at(lambda t: t.flatten(0, -2)[pick]), images)
         return
     places = int(np.prod(aim.plain.shape[2:]))
     each = max(1, min(places, -(-most // len(x))))
@@ -87,7 +103,8 @@ def draw(
         some = slice(first, first + step)
         chosen = torch.randperm(places, generator=generator)[:each]
         seen = patches(x[some], tape.plays[site.op], taps, chosen, channels)
-        samples.add(seen, *aim.at(partial(_some_of, some=some, places=chosen)))
+        images = (first_image + torch.arange(len(x))[some]).repeat_interleave(len(chosen))
+        samples.add(seen, *aim.at(partial(_some_of, some=some, places=chosen)), images)
 
 
 def _some_of(pictures: Tensor, some: slice, places: Tensor) -> Tensor:
@@ -95,19 +112,25 @@ def _some_of(pictures: Tensor, some: slice, places: Tensor) -> Tensor:
 
 
 def fit(
-    samples: Samples, prior: Tensor, taps: int, strength: float, weight: Tensor, sign: Tensor,
-    width: int | None, fixed: Tensor, steps: int,
+    samples: Samples, prior: Tensor, taps: int, strength: float | None, weight: Tensor, sign: Tensor,
+    width: int | None, fixed: Tensor, steps: int, likely: Tensor | None = None,
 ) -> Fit:  # fmt: skip
-    """Fit a kernel; with `width`, only so many channels of `taps` unknowns each are read, chosen by elimination."""
+    """Fit a kernel; with `width`, only so many channels of `taps` unknowns each are read, chosen by elimination.
+
+    The ridge is `strength` times the mean variance; without it, what held-out images say is best on the `likely`
+    channels.
+    """
     size = len(prior)
-    moments = Moments(size, prior.shape[1])
     x, y, level = samples.all()
-    for some in zip(x.split(_PIECE), y.split(_PIECE), strict=True):
-        moments.add(*some)
-    inside = moments.covariance()
+    if strength is None:
+        at = torch.arange(size) if likely is None else unknowns_of(likely, taps)
+        seen, strength = _judged(samples, prior, at, weight)
+    else:
+        seen = _statistics(x, y, torch.ones(len(x), dtype=torch.bool))
+    inside = seen.covariance
     strength = level_of(inside, strength)
     inside.diagonal().add_(strength)
-    cross = moments.cross() + strength * prior
+    cross = seen.cross + strength * prior
     chosen = torch.arange(size // taps)
     if width is not None and width < len(chosen):
         chosen = block_elimination(inside, cross, taps, weight, width, fixed).left
@@ -116,8 +139,8 @@ def fit(
         inside = inside[unknowns][:, unknowns]
     factor = torch.linalg.cholesky(inside)
     kernel = torch.cholesky_solve(cross[unknowns], factor)
-    centre = moments.mean()[unknowns]
-    constant = moments.mean_beside() - centre @ kernel
+    centre = seen.mean[unknowns]
+    constant = seen.target - centre @ kernel
     if steps and level is not None:
         _open(y, level, sign)
         pieces = [
@@ -128,6 +151,30 @@ def fit(
             pieces, kernel, constant, centre, prior[unknowns], strength, factor, sign, steps
         )
     return Fit(kernel, constant, chosen)
+
+
+def _judged(samples: Samples, prior: Tensor, at: Tensor, weight: Tensor) -> tuple[Statistics, float]:
+    """Return the statistics of all samples, and the ridge for some unknowns that errs least on held-out images."""
+    x, y, _ = samples.all()
+    fitted = samples.images % _EVERY != _EVERY - 1
+    everything = torch.ones_like(fitted)
+    if len(x) <= _ALONE and len(samples.images.unique()) == len(x) > 1:
+        return _statistics(x, y, everything), leave_one_out_strength(x[:, at], y, prior[at], weight)
+    if not bool(fitted.any()) or bool(fitted.all()):  # too few images to tell
+        return _statistics(x, y, everything), _CAREFUL
+    fit, held_out = _statistics(x, y, fitted), _statistics(x, y, ~fitted)
+    strength = held_out_strength(fit.only(at), held_out.only(at), prior[at], weight)
+    together = pooled(fit, held_out)
+    return together, strength * fit.count / together.count
+
+
+def _statistics(x: Tensor, y: Tensor, chosen: Tensor) -> Statistics:
+    """Return the statistics of some rows."""
+    moments = Moments(x.shape[1], y.shape[1])
+    whole = bool(chosen.all())
+    for xs, ys, some in zip(x.split(_PIECE), y.split(_PIECE), chosen.split(_PIECE), strict=True):
+        moments.add(*((xs, ys) if whole else (xs[some], ys[some])))
+    return Statistics.of(moments)
 
 
 @dataclass(frozen=True, eq=False)
