@@ -63,9 +63,9 @@ bench: $(RIVALS)  ## run every benchmark and write benchmarks/results/
 		cat $$result; \
 	done
 
-screenshots: $(INSTALLED)  ## draw the pictures in docs/images/
+screenshots: $(INSTALLED)  ## draw the images in docs/images/
 	@scripts/ensure-browser
-	$(BIN)/python scripts/screenshots.py $(ARGS)
+	PYTHONPATH=benchmarks $(BIN)/python scripts/screenshots.py $(ARGS)
 
 clean:  ## remove the virtual environment and all caches
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

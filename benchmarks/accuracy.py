@@ -1,9 +1,9 @@
-"""Accuracy without training: published checkpoints, unlabelled pictures, no fine-tuning, side by side.
+"""Accuracy without training: published checkpoints, unlabelled images, no fine-tuning, side by side.
 
     python benchmarks/accuracy.py --data FOLDER [--networks resnet20-cifar10,...] [--methods ours,...] [--threads 2]
 
 FOLDER holds the checkpoints, cifar10.npz and imagenet/. Every choice of a setting is made with `--split held-out`: the
-last 5,000 training pictures of CIFAR-10, of which none is ever used for calibration. Rows are appended to
+last 5,000 training images of CIFAR-10, of which none is ever used for calibration. Rows are appended to
 benchmarks/results/accuracy.jsonl (accuracy-held-out.jsonl) as soon as they are known, and what is there already is
 skipped; the table is the .md file beside it, made again by `--methods ""`.
 """
@@ -15,8 +15,8 @@ import time
 from pathlib import Path
 
 import torch
+from _accuracy.images import SPLITS, Task, load
 from _accuracy.methods import METHODS
-from _accuracy.pictures import SPLITS, Task, load
 from _accuracy.table import note, rows, write_table
 from _memory import growth
 from torch import Tensor, nn
@@ -34,8 +34,8 @@ BUDGETS = {
 OTHER = {("vgg16-cifar10", "synthesized"): (0.7, 0.47, 0.33), ("resnet56-cifar10", "synthesized"): (0.7, 0.5)}
 READING = """
 Command: `python benchmarks/accuracy.py --data FOLDER`; rows with seeds, versions and commits in the .jsonl file.
-Accuracy in %, no fine-tuning, FLOPs of the whole network in the paper's convention, inner channels. `pictures` is the
-number of pictures scored, `agreement` the share of them on which the pruned network answers as the original does.
+Accuracy in %, no fine-tuning, FLOPs of the whole network in the paper's convention, inner channels. `images` is the
+number of images scored, `agreement` the share of them on which the pruned network answers as the original does.
 """
 
 
@@ -48,7 +48,7 @@ def main() -> None:
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--flops", type=float, help="only this share of the FLOPs")
     parser.add_argument("--split", choices=SPLITS, default="test")
-    parser.add_argument("--count", type=int, default=10_000, help="pictures to score, at most")
+    parser.add_argument("--count", type=int, default=10_000, help="images to score, at most")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
@@ -78,7 +78,7 @@ def _run(args: argparse.Namespace, network: str, methods: list[str], log: Path) 
         grown, wall, cpu = growth(), time.perf_counter(), time.process_time()
         small = METHODS[method][2](task, flops)
         spent = {"seconds": round(time.perf_counter() - wall, 1), "cpu": round(time.process_time() - cpu, 1)}
-        spent["peak_mib"] = round(grown())  # above what the process held: pictures, the network
+        spent["peak_mib"] = round(grown())  # above what the process held: images, the network
         row = same | {"method": method, "flops": flops, "flops_left": _left(task, small)} | spent
         note(log, row | score(outputs(small, task.x), before, task.y))
 
@@ -90,7 +90,7 @@ def _left(task: Task, small: nn.Module) -> float:
 
 
 def outputs(model: nn.Module, x: Tensor) -> Tensor:
-    """Return the class scores of all pictures."""
+    """Return the class scores of all images."""
     with torch.no_grad():
         return torch.cat([model(part) for part in x.split(125)])
 
@@ -103,7 +103,7 @@ def score(given: Tensor, before: Tensor, y: Tensor) -> dict[str, float]:
     right, same = (given.argmax(1) == y).float().mean(), (given.argmax(1) == before.argmax(1)).float().mean()
     return {
         "accuracy": round(100 * float(right), 2), "agreement": round(100 * float(same), 2),
-        "divergence": round(float(kl), 4), "pictures": len(y),
+        "divergence": round(float(kl), 4), "images": len(y),
     }  # fmt: skip
 
 

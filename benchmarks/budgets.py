@@ -1,19 +1,18 @@
 """Does every criterion reach a budget of FLOPs within 1 %? Published networks, what was asked and what came out.
 
-    python benchmarks/budgets.py --data FOLDER [--networks vgg16-cifar10,...] [--criteria all] [--pictures 8]
+    python benchmarks/budgets.py --data FOLDER [--networks vgg16-cifar10,...] [--criteria all] [--images 8]
 
 FOLDER holds the checkpoints, cifar10.npz and imagenet/. Each network is pruned for good (`substitute="none"`) and its
 FLOPs are counted again in the smaller network. Rows are appended to benchmarks/results/budgets.jsonl as soon as they
 are known, and what is there already is skipped; the table is budgets.md beside it.
 
-How good the choice is does not matter here, so there are few pictures, `span` measures with little effort, and methods
+How good the choice is does not matter here, so there are few images, `span` measures with little effort, and methods
 with a training phase go by the published weights.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import platform
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,15 +20,15 @@ from typing import Any
 
 import numpy
 import torch
+from _results import RESULTS, opened
 
 import slimilar
 from slimilar.criteria import Span, available, make
 from slimilar.data import cifar, image_folder
-from slimilar.files import write_text
 from slimilar.models import pretrained
-from slimilar.prune import apply
+from slimilar.pipeline import apply
+from slimilar.utils.atomic import write_text
 
-RESULTS = Path(__file__).parent / "results"
 NETWORKS = {"vgg16-cifar10": "VGG-16", "resnet56-cifar10": "ResNet-56", "resnet50-imagenet": "ResNet-50"}
 BUDGETS = (0.7, 0.5)
 EFFORT = 1e9
@@ -43,22 +42,16 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--networks", default=",".join(NETWORKS))
     parser.add_argument("--criteria", default="all")
-    parser.add_argument("--pictures", type=int, default=8)
+    parser.add_argument("--images", type=int, default=8)
     args = parser.parse_args()
     torch.set_num_threads(1)
-    log = RESULTS / "budgets.jsonl"
+    ledger = opened(RESULTS / "budgets.jsonl")
     names = available() if args.criteria == "all" else args.criteria.split(",")
     for network in args.networks.split(","):
-        done = {(row["network"], row["criterion"]) for row in rows(log)}
-        for row in reach(args, network, [name for name in names if (network, name) not in done]):
-            print(row)
-            with open(log, "a") as file:
-                file.write(json.dumps(row) + "\n")
-            write_text(RESULTS / "budgets.md", table(rows(log)))
-
-
-def rows(log: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+        new = [name for name in names if ledger.find(network=network, criterion=name) is None]
+        for row in reach(args, network, new):
+            ledger.append(row)
+            write_text(RESULTS / "budgets.md", table(ledger.rows))
 
 
 def reach(args: argparse.Namespace, network: str, names: list[str]) -> Iterator[dict[str, Any]]:
@@ -67,7 +60,7 @@ def reach(args: argparse.Namespace, network: str, names: list[str]) -> Iterator[
         return
     found = pretrained(network, args.data)
     data = image_folder(args.data / "imagenet") if "imagenet" in network else cifar("cifar10", path=args.data)
-    chosen = torch.randperm(len(data), generator=torch.Generator().manual_seed(SEED))[: args.pictures]
+    chosen = torch.randperm(len(data), generator=torch.Generator().manual_seed(SEED))[: args.images]
     images, labels = data.normalised(found.normalisation).batch(chosen)
     example = images[:1].contiguous()
     before = slimilar.count(found.model, example).flops
@@ -79,9 +72,8 @@ def reach(args: argparse.Namespace, network: str, names: list[str]) -> Iterator[
             small = apply(found.model, example, plan, plan.at(flops=budget), verify=False).model
             shares[str(budget)] = slimilar.count(small, example).flops / before
         yield {
-            "network": network, "criterion": name, "reached": shares, "pictures": len(images), "seed": SEED,
-            "slimilar": slimilar.__version__, "torch": torch.__version__, "numpy": numpy.__version__,
-            "python": platform.python_version(),
+            "network": network, "criterion": name, "reached": shares, "images": len(images), "seed": SEED,
+            "numpy": numpy.__version__, "python": platform.python_version(),
         }  # fmt: skip
 
 
@@ -105,12 +97,12 @@ def _about(found: list[dict[str, Any]], shares: dict[tuple[str, str, str], float
     missed = [key for key, s in shares.items() if not float(key[1]) - 0.01 <= s <= float(key[1])]
     told = ", ".join(f"{c} on {NETWORKS[n]} at {b}" for n, b, c in missed)
     made = {f"torch {r['torch']}, numpy {r['numpy']}, python {r['python']}" for r in found}
-    pictures = ", ".join(map(str, sorted({r["pictures"] for r in found})))
+    images = ", ".join(map(str, sorted({r["images"] for r in found})))
     return (
         "Command: `python benchmarks/budgets.py --data FOLDER`. FLOPs of the smaller network, counted anew, in % of "
         f"those of the published one, in the paper's convention. {len(shares)} cuts, of which {len(missed)} miss: are "
         f"above what was asked, or more than 1 % of the network below it{f' ({told})' if missed else ''}.\n\n"
-        f"Seed {SEED}, {pictures} pictures (CIFAR-10: for training, ImageNet: for validation), `span` with an effort "
+        f"Seed {SEED}, {images} images (CIFAR-10: for training, ImageNet: for validation), `span` with an effort "
         f"of {EFFORT:g}; slimming, structured-sparsity and soft go by the published weights. Made by slimilar "
         f"{found[0]['slimilar']}, {'; '.join(sorted(made))}."
     )

@@ -8,35 +8,18 @@ trained batch norm; the best of three runs, one thread. Clustering is O(width^2)
 
 from __future__ import annotations
 
-import platform
 import time
-from pathlib import Path
 
-import numpy as np
-import scipy
 import torch
+from _results import print_header
 
-from slimilar.similarity import (
-    Linkage,
-    channel_distance,
-    clusters,
-    linkage_tree,
-    normalise,
-    removal_order,
-)
+from slimilar.similarity.distances import channel_distance, normalise
+from slimilar.similarity.linkage import Linkage, linkage_tree, removal_order
+from slimilar.similarity.removal_order import clusters
 
 SEED = 0
 WIDTHS = (64, 128, 256, 512, 1024, 2048, 4096)
 LINKAGES: tuple[Linkage, ...] = ("average", "complete", "single")
-
-
-def processor() -> str:
-    """Return the processor's name, or what Python knows where the system does not tell."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
 
 
 def seconds(width: int, linkage: Linkage) -> float:
@@ -54,11 +37,7 @@ def seconds(width: int, linkage: Linkage) -> float:
 
 def main() -> None:
     torch.set_num_threads(1)
-    print("# command   python benchmarks/clustering.py")
-    print(f"# seed      {SEED}")
-    print(f"# versions  Python {platform.python_version()}, torch {torch.__version__},", end=" ")
-    print(f"SciPy {scipy.__version__}, NumPy {np.__version__}")
-    print(f"# hardware  {processor()}, 1 thread")
+    print_header("python benchmarks/clustering.py", SEED)
     print(f"\n{'width':>6}" + "".join(f"{linkage:>12}" for linkage in LINKAGES))
     for width in WIDTHS:
         times = "".join(f"{1000 * seconds(width, linkage):9.1f} ms" for linkage in LINKAGES)

@@ -2,35 +2,22 @@
 
     python benchmarks/demo.py > benchmarks/results/demo.txt
 
-The shipped network and pictures, so everybody can measure the same. Accuracy is that of 1,000 test pictures, without
-fine-tuning; time is that of 32 pictures at once, all networks in turn, medians and 95 % intervals of the ratios.
+The shipped network and images, so everybody can measure the same. Accuracy is that of 1,000 test images, without
+fine-tuning; time is that of 32 images at once, all networks in turn, medians and 95 % intervals of the ratios.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import platform
 import subprocess
 import sys
 import tempfile
-from pathlib import Path
 
-import torch
+from _results import print_header
 
-import slimilar
-from slimilar.cost import human
+from slimilar.planning.cost import human
 
 SEED, SECONDS = 0, 20
-
-
-def processor() -> str:
-    """Return the processor's name, or what Python knows where the system does not tell."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor() or platform.machine()
 
 
 def main() -> None:
@@ -40,13 +27,7 @@ def main() -> None:
             [sys.executable, "-m", "slimilar", *words], stdout=subprocess.PIPE, text=True, check=True
         )
     found = json.loads(done.stdout)
-    load = f"load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else "load unknown"
-    print("# command   python benchmarks/demo.py")
-    print(f"# seed      {SEED}")
-    print(
-        f"# versions  slimilar {slimilar.__version__}, Python {platform.python_version()}, torch {torch.__version__}"
-    )
-    print(f"# hardware  {processor()}, {torch.get_num_threads()} threads, {load}")
+    print_header("python benchmarks/demo.py", SEED)
     print()
     print(f"{'what is done':<12} {'FLOPs':>9} {'parameters':>11} {'accuracy':>9} {'ms':>7}  time (95 %)")
     times, ratios = found["milliseconds"], found["ratios"]

@@ -4,31 +4,30 @@
 
 VGG-16 on CIFAR-10 at a third of its FLOPs, where the paper fine-tunes for 60 epochs and loses 0.7 points. The recipe is
 `quick` (three epochs, one cycle to 0.01, gradients clipped, crop and flip); a teacher is the network before pruning. It
-trains on the 45,000 training pictures out of which 1,024 have calibrated the fit; recipes were chosen on the others. A
+trains on the 45,000 training images out of which 1,024 have calibrated the fit; recipes were chosen on the others. A
 run that is stopped goes on; rows are appended to benchmarks/results/finetune.jsonl, the table is finetune.md.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
+from _accuracy.images import FIT, Task, load
 from _accuracy.methods import METHODS
-from _accuracy.pictures import FIT, Task, load
-from _commit import commit
+from _results import RESULTS, opened
 from torch import nn
 
 import slimilar
-from slimilar.data import Pictures, cifar
-from slimilar.files import write_text
+from slimilar.data import Images, cifar
 from slimilar.models.checkpoints import Pretrained, pretrained
 from slimilar.train import Settings, evaluate, finetune, recipe
+from slimilar.utils.atomic import write_text
 
-RESULTS = Path(__file__).parent / "results"
 WORDS = {"ours": "chosen by span and fitted", "none": "plain removal by similarity (the paper)"}
 
 
@@ -46,8 +45,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    log = RESULTS / "finetune.jsonl"
-    known = [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+    ledger = opened(RESULTS / "finetune.jsonl", "benchmarks/_accuracy")
     found = pretrained(args.network, args.data)
     for start in args.starts.split(","):
         for taught in args.teacher.split(","):
@@ -58,18 +56,12 @@ def main() -> None:
                 "teacher": taught == "yes",
                 "seed": args.seed,
             }
-            if any(same.items() <= row.items() for row in known):
-                continue
-            row = same | _tuned(args, found, start, taught == "yes")
-            known.append(row)
-            with log.open("a") as file:
-                file.write(json.dumps(row) + "\n")
-            print(row, flush=True)
-    write_text(RESULTS / "finetune.md", _table(known))
+            ledger.row(same, partial(_tuned, args, found, start, taught == "yes"))
+    write_text(RESULTS / "finetune.md", _table(ledger.rows))
 
 
 def _tuned(args: argparse.Namespace, found: Pretrained, start: str, taught: bool) -> dict[str, Any]:
-    """Prune, fine-tune, score on all test pictures."""
+    """Prune, fine-tune, score on all test images."""
     train, test = (
         cifar(found.dataset, split, args.data).normalised(found.normalisation) for split in ("train", "test")
     )
@@ -87,11 +79,8 @@ def _tuned(args: argparse.Namespace, found: Pretrained, start: str, taught: bool
         "seconds": round(time.perf_counter() - began),
         "cpu": round(time.process_time() - cpu),
         "threads": args.threads,
-        "training pictures": FIT,
-        "test pictures": len(test),
-        "torch": torch.__version__,
-        "slimilar": slimilar.__version__,
-        "commit": commit("benchmarks/_accuracy"),
+        "training images": FIT,
+        "test images": len(test),
     }
 
 
@@ -106,7 +95,7 @@ def _small(args: argparse.Namespace, start: str) -> nn.Module:
     return slimilar.load(file, fresh)
 
 
-def _percent(model: nn.Module, test: Pictures) -> float:
+def _percent(model: nn.Module, test: Images) -> float:
     return round(100 * evaluate(model, test).accuracy, 2)
 
 
@@ -115,7 +104,7 @@ def _table(rows: list[dict[str, Any]]) -> str:
         "# A short fine-tuning after pruning",
         "",
         "Command: `python benchmarks/finetune.py --data FOLDER`; seeds, versions and commits in the .jsonl file.",
-        "Accuracy in % on all 10,000 test pictures. Recipe `quick`: three epochs of 45,000 pictures, one cycle to a",
+        "Accuracy in % on all 10,000 test images. Recipe `quick`: three epochs of 45,000 images, one cycle to a",
         "rate of 0.01, batches of 64, gradients clipped to a norm of 1, crop and flip. One seed. The paper loses",
         "0.7 points at this cut, after 60 epochs.",
         "",

@@ -1,9 +1,9 @@
-"""How the settings of the fit were chosen: one thing changed at a time, on training pictures that nothing else sees.
+"""How the settings of the fit were chosen: one thing changed at a time, on training images that nothing else sees.
 
     python benchmarks/fit_settings.py --data FOLDER [--networks resnet20-cifar10=0.5,vgg16-cifar10=0.33]
 
-One scan for each network, then a fit with each variant at one share of the FLOPs; 1,024 pictures, scored on the 5,000
-held-out training pictures of CIFAR-10 (ImageNet: 256, and 1,000 that are neither for calibration nor for the test).
+One scan for each network, then a fit with each variant at one share of the FLOPs; 1,024 images, scored on the 5,000
+held-out training images of CIFAR-10 (ImageNet: 256, and 1,000 that are neither for calibration nor for the test).
 Rows are appended to benchmarks/results/fit_settings.jsonl as soon as they are known and not made again; the table is
 the .md file beside it.
 """
@@ -17,17 +17,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from _accuracy.pictures import load
+from _accuracy.images import load
 from _accuracy.table import note, rows
 from accuracy import outputs, score
 
 import slimilar
-from slimilar.amends import settings_for, substituted
-from slimilar.files import write_text
+from slimilar.reconstruction.apply import settings_for, substituted
+from slimilar.utils.atomic import write_text
 
 LOG = Path(__file__).parent / "results" / "fit_settings.jsonl"
 NETWORKS = "resnet20-cifar10=0.5,vgg16-cifar10=0.33"
-PICTURES, SEED = 5_000, 0
+MAX_IMAGES, SEED = 5_000, 0
 VARIANTS: dict[str, dict[str, Any]] = {  # what is not as is the rule for such a network
     "as it is": {},
     "one step": {"steps": 1},
@@ -35,8 +35,8 @@ VARIANTS: dict[str, dict[str, Any]] = {  # what is not as is the rule for such a
     "two steps": {"steps": 2},
     "three steps": {"steps": 3},
     "six steps": {"steps": 6},
-    "no mirror images": {"mirror": False},
-    "no mirror images, six steps": {"mirror": False, "steps": 6},
+    "no horizontal flips": {"mirror": False},
+    "no horizontal flips, six steps": {"mirror": False, "steps": 6},
     "a third of the samples": {"effort": 1e10},
     "two steps, effort 1.5e10": {"steps": 2, "effort": 1.5e10},
     "two steps, effort 3e10": {"steps": 2, "effort": 3e10},
@@ -47,7 +47,7 @@ VARIANTS: dict[str, dict[str, Any]] = {  # what is not as is the rule for such a
     "nobody chooses again": {"choose": "none"},
     "everybody chooses again": {"choose": "all"},
     "the stream is not corrected": {"correct_stream": False},
-    "readers that lose nothing stay as they are": {"polish": False},
+    "consumers that lose nothing stay as they are": {"polish": False},
     "channels are mixed, kernels not fitted": {"form": "mix"},
 }
 
@@ -76,7 +76,7 @@ def _run(folder: Path, name: str, flops: float, variants: list[str], threads: in
     wanted = {v: VARIANTS[v] for v in variants if (name, flops, v) not in known}
     if not wanted:
         return
-    task = load(name, folder, "held-out", PICTURES, SEED)
+    task = load(name, folder, "held-out", MAX_IMAGES, SEED)
     before = outputs(task.model, task.x)
     plan = slimilar.analyze(
         task.model, task.example, criterion="span", calibration=task.calibration, seed=SEED
@@ -97,11 +97,11 @@ def _table() -> str:
     lines = [
         "# The settings of the fit, one changed at a time",
         "",
-        "Command: `python benchmarks/fit_settings.py --data FOLDER`; no fine-tuning; 5,000 held-out training pictures",
-        "of CIFAR-10, 1,000 pictures of ImageNet that are neither for calibration nor for the test.",
+        "Command: `python benchmarks/fit_settings.py --data FOLDER`; no fine-tuning; 5,000 held-out training images",
+        "of CIFAR-10, 1,000 images of ImageNet that are neither for calibration nor for the test.",
         "Versions and commits in the .jsonl file. The standard error of a difference is about 0.2 points. Rows of",
-        "commit 1e691b3 are older than mirror images as the rule, and are named by what was done. ResNet-56 knows",
-        "these pictures by heart: look at its divergence.",
+        "commit 1e691b3 are older than horizontal flips as the rule, and are named by what was done. ResNet-56 knows",
+        "these images by heart: look at its divergence.",
         "",
         "| network | FLOPs left | variant | accuracy | agreement | divergence | CPU seconds |",
         "|---|---|---|---|---|---|---|",

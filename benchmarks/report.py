@@ -10,25 +10,20 @@ positions of the slider, by the clock and in CPU time, which other programs on t
 
 from __future__ import annotations
 
-import os
-import platform
 import statistics
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import torch
-from clustering import processor
+from _browser import OpenPage, started
+from _results import print_header
+from _zoo.oracle import randomise
 
 from slimilar import analyze
-from slimilar._torchvision import import_torchvision
-from slimilar.groups import Residual
+from slimilar.graph.groups import Residual
 from slimilar.report import write_report
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from _browser import Opened, started
-from _small_networks import trained
+from slimilar.utils.torchvision_compat import import_torchvision
 
 SEED, LOADS = 0, 5
 NETWORKS: tuple[tuple[str, Residual], ...] = (
@@ -61,14 +56,14 @@ READY = (
 def page_of(name: str, residual: Residual, folder: Path) -> Path:
     """Write the report of a torchvision network."""
     torch.manual_seed(SEED)
-    model = trained(getattr(import_torchvision("torchvision.models"), name)())
+    model = randomise(getattr(import_torchvision("torchvision.models"), name)())
     plan = analyze(model, torch.zeros(1, 3, 224, 224), residual=residual)
     return write_report(folder / f"{name}-{residual}.html", plan, model=model, title=name)
 
 
 def ready(browser: Any, file: Path) -> float:
     """Return the milliseconds until the page answers."""
-    view = Opened(browser, file)
+    view = OpenPage(browser, file)
     view.page.wait_for_timeout(500)
     found: float = view.page.evaluate(READY)
     view.context.close()
@@ -77,7 +72,7 @@ def ready(browser: Any, file: Path) -> float:
 
 def drag(browser: Any, file: Path) -> tuple[list[float], float]:
     """Return the milliseconds of every step by the clock, and those of one in CPU time of the main thread."""
-    view = Opened(browser, file)
+    view = OpenPage(browser, file)
     view.page.wait_for_timeout(500)
     inside = view.context.new_cdp_session(view.page)
     inside.send("Performance.enable", {"timeDomain": "threadTicks"})
@@ -90,19 +85,15 @@ def drag(browser: Any, file: Path) -> tuple[list[float], float]:
     before = busy()
     steps: list[float] = view.page.evaluate(STEPS)
     spent = (busy() - before) / len(steps)
-    assert not view.complaints, view.complaints
+    assert not view.problems, view.problems
     view.context.close()
     return steps, spent
 
 
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder, started() as browser:
-        print("# command   python benchmarks/report.py")
-        print(f"# seed      {SEED}")
-        print(
-            f"# versions  Python {platform.python_version()}, torch {torch.__version__}, Chromium {browser.version}"
-        )
-        print(f"# hardware  {processor()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
+        print_header("python benchmarks/report.py", SEED)
+        print(f"# browser   Chromium {browser.version}")
         print(
             f"\n{'network':<20}{'size':>10}{'ready':>10}{'step: median':>15}{'95 of 100':>12}{'CPU time':>12}"
         )

@@ -1,9 +1,9 @@
 """Two published ways to keep accuracy without training, from their papers' equations, on this library's trace.
 
 Model Folding (ICLR 2025): k-means on a layer's filters (batch norm folded in), each cluster replaced by its mean, the
-readers' kernels summed, and the variance that averaging takes away repaired in closed form. No data.
+consumers' kernels summed, and the variance that averaging takes away repaired in closed form. No data.
 GRAIL (2026): channels by magnitude, the same share in every layer, then ridge regression on the Gram matrix of the
-reader's input, channel by channel, from unlabelled pictures.
+consumer's input, channel by channel, from unlabelled images.
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ from typing import Protocol, cast
 
 import numpy as np
 import torch
-from _accuracy.pictures import Task
+from _accuracy.images import Task
 from torch import Tensor, nn
 
 import slimilar
-from slimilar.amends import tape_of
+from slimilar.calibration.consumers import find_consumers
 from slimilar.criteria import Ranking, Weights
-from slimilar.groups import ChannelGroup
-from slimilar.plan import Cut
-from slimilar.rewrite import operate, surgery
-from slimilar.similarity import RemovalOrder
-from slimilar.substitute import find_sites, rebuild, substitute_linear
-from slimilar.substitute.linear import Settings
-from slimilar.trace import named_tensors
+from slimilar.graph.groups import ChannelGroup
+from slimilar.planning.plan import Cut
+from slimilar.reconstruction.apply import program_of
+from slimilar.reconstruction.least_squares import Settings, substitute_linear
+from slimilar.reconstruction.reconstruct import rebuild
+from slimilar.similarity.removal_order import RemovalOrder
+from slimilar.surgery.rewrite import operate, surgery
+from slimilar.utils.modules import named_tensors
 
 
 @dataclass(frozen=True)
@@ -53,13 +54,13 @@ def grail(task: Task, flops: float) -> nn.Module:
     """Magnitude, one ratio, then ridge on the Gram matrix."""
     plan, cut = _cut(task, flops)
     model, structure, batches = task.model, plan.structure, list(task.calibration.split(128))
-    tape = tape_of(model, task.example, structure, len(batches[0]))
-    sites = find_sites(structure.trace, structure.grouping, tape)
+    program = program_of(model, task.example, structure, len(batches[0]))
+    consumers = find_consumers(structure.trace, structure.grouping, program)
     settings = Settings(form="mix", correct_stream=False, polish=False)
     tensors = {n: t.detach() for n, t in named_tensors(model).items()}
-    network = substitute_linear(tape, sites, tensors, cut.mask, batches, settings)
+    network = substitute_linear(program, consumers, tensors, cut.mask, batches, settings)
     done = surgery(structure.trace, structure.grouping, cut.mask)
-    return rebuild(model, network, sites, done)[0].eval()
+    return rebuild(model, network, consumers, done)[0].eval()
 
 
 def folding(task: Task, flops: float) -> nn.Module:
@@ -149,10 +150,10 @@ def _merge(
     conv.weight[first] = (rows.mean(0) * repair).reshape(conv.weight[first].shape)
     norm.weight[first], norm.bias[first] = (norm.running_var[first] + norm.eps).sqrt(), shift[members].mean()
     norm.running_mean[first] = 0 if conv.bias is None else conv.bias[first]
-    for reader in group.readers:
-        assert reader.weight is not None
-        weight = model.get_parameter(reader.weight)
-        places = [int(reader.weight_index[p]) for u in members for p in np.flatnonzero(reader.units == u)]
+    for consumer in group.consumers:
+        assert consumer.weight is not None
+        weight = model.get_parameter(consumer.weight)
+        places = [int(consumer.weight_index[p]) for u in members for p in np.flatnonzero(consumer.units == u)]
         weight[:, places[0]] = weight[:, places].sum(1)
 
 

@@ -25,7 +25,7 @@ from _memory import growth
 from torch import nn
 
 import slimilar
-from slimilar._torchvision import import_torchvision
+from slimilar.utils.torchvision_compat import import_torchvision
 
 GOALS = {"resnet50": 2.0, "densenet121": 10.0, "mobilenet_v2": 1.0}
 

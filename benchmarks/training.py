@@ -11,17 +11,16 @@ seconds of one thread, which other programs on the machine disturb less than the
 from __future__ import annotations
 
 import copy
-import platform
 import statistics
 import tempfile
 import time
-from pathlib import Path
 
 import torch
+from _results import print_header
 from torch import nn
 from torch.nn import functional as F
 
-from slimilar.data import Pictures
+from slimilar.data import Images
 from slimilar.models import build
 from slimilar.train import Hooks, Recipe, Settings, train
 from slimilar.train.batches import Epoch
@@ -33,12 +32,12 @@ NETWORKS = (("resnet20", 1.0), ("vgg16", 0.25), ("preresnet110", 0.25))
 class Bare:
     """The loop of a tutorial."""
 
-    def __init__(self, model: nn.Module, pictures: Pictures) -> None:
+    def __init__(self, model: nn.Module, images: Images) -> None:
         # torch's annotations do not know the argument
         self.model: nn.Module = copy.deepcopy(model).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.model.train()
         self.optimiser = torch.optim.SGD(self.model.parameters(), 0.1, 0.9, weight_decay=1e-4, nesterov=True)
-        self.images, self.labels = pictures.batch(torch.arange(BATCH))
+        self.images, self.labels = images.batch(torch.arange(BATCH))
 
     def step(self) -> None:
         self.optimiser.zero_grad()
@@ -46,9 +45,9 @@ class Bare:
         self.optimiser.step()
 
 
-def measured(model: nn.Module, pictures: Pictures) -> list[tuple[float, float]]:
+def measured(model: nn.Module, images: Images) -> list[tuple[float, float]]:
     """Return the CPU seconds of blocks of steps, ours and bare in turn."""
-    bare, pairs, steps = Bare(model, pictures), [], 0
+    bare, pairs, steps = Bare(model, images), [], 0
     began = time.process_time()
 
     def in_turn(network: nn.Module, lr: float) -> None:
@@ -66,12 +65,12 @@ def measured(model: nn.Module, pictures: Pictures) -> list[tuple[float, float]]:
     recipe = Recipe(epochs=1, batch_size=BATCH, lr=0.1)
     with tempfile.TemporaryDirectory() as folder:
         settings = Settings(seed=SEED, log_every=10)
-        train(model, pictures, recipe, folder=folder, hooks=Hooks(after_step=in_turn), settings=settings)
+        train(model, images, recipe, folder=folder, hooks=Hooks(after_step=in_turn), settings=settings)
     return pairs[2:]  # the first blocks warm up
 
 
-def batch_seconds(pictures: Pictures) -> float:
-    epoch = Epoch(pictures, BATCH, SEED, 0)
+def batch_seconds(images: Images) -> float:
+    epoch = Epoch(images, BATCH, SEED, 0)
     epoch[0]
     start = time.process_time()
     for step in range(BLOCKS):
@@ -79,29 +78,22 @@ def batch_seconds(pictures: Pictures) -> float:
     return (time.process_time() - start) / BLOCKS
 
 
-def processor() -> str:
-    lines = Path("/proc/cpuinfo").read_text().splitlines() if Path("/proc/cpuinfo").exists() else []
-    return next(
-        (line.split(":")[1].strip() for line in lines if line.startswith("model name")), platform.machine()
-    )
-
-
 def main() -> None:
     torch.set_num_threads(1)
     torch.manual_seed(SEED)
     count = BATCH * BLOCK * BLOCKS
-    images = torch.randint(0, 256, (count, 32, 32, 3), dtype=torch.uint8)
-    pictures = Pictures(images, torch.randint(0, 10, (count,)))
-    print(f"python benchmarks/training.py   seed {SEED}, batch {BATCH}, one thread")
-    print(f"torch {torch.__version__}, python {platform.python_version()}, {processor()}\n")
+    pixels = torch.randint(0, 256, (count, 32, 32, 3), dtype=torch.uint8)
+    images = Images(pixels, torch.randint(0, 10, (count,)))
+    print_header("python benchmarks/training.py", SEED)
+    print(f"# batch     {BATCH} images\n")
     print(
-        f"{'network':<14}{'width':>6}{'bare, pictures/s':>18}{'ours, pictures/s':>18}{'ours : bare':>13}{'batches':>9}"
+        f"{'network':<14}{'width':>6}{'bare, images/s':>18}{'ours, images/s':>18}{'ours : bare':>13}{'batches':>9}"
     )
     for name, width in NETWORKS:
-        pairs = measured(build(name, 10, width), pictures)
+        pairs = measured(build(name, 10, width), images)
         bare = statistics.median(bare for _, bare in pairs) / BLOCK
         ratio = statistics.median(ours / bare for ours, bare in pairs)
-        share = batch_seconds(pictures) / (bare * ratio)
+        share = batch_seconds(images) / (bare * ratio)
         print(
             f"{name:<14}{width:>6}{BATCH / bare:>18.0f}{BATCH / bare / ratio:>18.0f}{1 / ratio:>13.3f}{share:>9.1%}",
             flush=True,

@@ -23,11 +23,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from _commit import commit
+from _results import RESULTS, commit
 from _zoo.catalogue import EXPORT_EVERY, Entry, catalogue, chosen, without_norms
 from _zoo.table import table
 
-RESULTS = Path(__file__).parent / "results"
+from slimilar.utils.row_ledger import RowLedger
+
 TASKS = ("ours", "rival", "exported")
 
 
@@ -109,10 +110,9 @@ def is_done(row: dict[str, Any] | None, again: set[str], seconds: float) -> bool
     return not (row["status"] == "time-out" and row["limit"] < seconds)
 
 
-def read(path: Path) -> dict[tuple[str, str], dict[str, Any]]:
+def newest(rows: list[dict[str, Any]]) -> dict[tuple[str, str], dict[str, Any]]:
     """Return the newest row of every model and task."""
-    lines = path.read_text().splitlines() if path.exists() else []
-    return {(row["model"], row["task"]): row for row in map(json.loads, lines)}
+    return {(row["model"], row["task"]): row for row in rows}
 
 
 def main() -> None:
@@ -134,15 +134,16 @@ def main() -> None:
     entries = catalogue(RESULTS / "zoo-catalogue.json")
     if not options.table:
         run([*chosen(entries, options.all), *without_norms(entries)], options)
-    print(table(entries, read(options.log)))
+    print(table(entries, newest(RowLedger(options.log).rows)))
 
 
 def run(picked: list[Entry], options: argparse.Namespace) -> None:
     """Try what has no row yet; write each row as soon as it is known."""
-    done, again = read(options.log), set(filter(None, options.again.split(",")))
+    ledger = RowLedger(options.log, stamp={"commit": commit("benchmarks/_zoo")})
+    done, again = newest(ledger.rows), set(filter(None, options.again.split(",")))
     part, parts = map(int, options.part.split("/"))
     worker = Worker(options.seconds, options.memory)
-    same = {"limit": options.seconds, "memory": options.memory, "commit": commit("benchmarks/_zoo")}
+    same = {"limit": options.seconds, "memory": options.memory}
     wanted = {"with": (True,), "without": (False,), "both": (True, False)}[options.norms]
     mine = [(i, e) for i, e in list(enumerate(picked))[part::parts] if (e.batch_norms > 0) in wanted]
     try:
@@ -155,8 +156,7 @@ def run(picked: list[Entry], options: argparse.Namespace) -> None:
                     continue
                 row = {"model": entry.key, "task": task, "params": entry.params, **same}
                 row |= worker.ask(task, entry)
-                with options.log.open("a") as file:
-                    file.write(json.dumps(row) + "\n")
+                ledger.append(row)
                 print(
                     f"{entry.key} {task}: {row['status']} {row['seconds']:.1f} s", file=sys.stderr, flush=True
                 )

@@ -11,11 +11,11 @@ import numpy as np
 import slimilar
 from experiments.bench import LABELS, Bench
 from experiments.figures import COLOURS, GREY, canvas, label_ends
-from experiments.ledger import Ledger
 from experiments.methods import chosen
 from experiments.paper import ARCHITECTURE_CUT
 from experiments.tables import percent
 from experiments.tables import table as markdown
+from slimilar.utils.row_ledger import RowLedger
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def _widths(bench: Bench, method: str) -> dict[str, Any]:
     }
 
 
-def table(ledger: Ledger) -> str:
+def table(ledger: RowLedger) -> str:
     """Return the widths, layer by layer."""
     settings = ledger.header["settings"]["experiment"]
     original = ledger.rows[0]["original"]
@@ -78,7 +78,7 @@ def table(ledger: Ledger) -> str:
     return f"{LABELS[settings['network']]}, {100 * settings['cut']:.0f} % of FLOPs pruned.\n\n{markdown(head, rows)}"
 
 
-def figures(ledger: Ledger) -> dict[str, Any]:
+def figures(ledger: RowLedger) -> dict[str, Any]:
     """Draw the channels that are left as a line for every method, over the original widths."""
     original = ledger.rows[0]["original"]
     figure, axes = canvas(1, 1, width=7.2, height=3.4)

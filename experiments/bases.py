@@ -19,14 +19,15 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from experiments.header import commit, hardware, versions
+from experiments.provenance import commit
 from slimilar.data import cifar
 from slimilar.errors import DataError
-from slimilar.files import replacing, write_text
 from slimilar.models import VGG, PreResNet
 from slimilar.models.checkpoints import load_state
-from slimilar.names import choose
 from slimilar.train import Progress, Recipe, Settings, evaluate, recipe, train
+from slimilar.utils.atomic import replacing, write_text
+from slimilar.utils.provenance import hardware, versions
+from slimilar.utils.suggestions import choose
 
 SEED = 0
 FOLDER = Path(__file__).parent / "bases"
@@ -36,7 +37,7 @@ SHIPPED = 3_000_000  # bytes; what is larger is made anew by whoever wants it
 
 @dataclass(frozen=True)
 class Base:
-    """A network, the pictures it learns from, and how."""
+    """A network, the images it learns from, and how."""
 
     build: Callable[[], nn.Module]
     dataset: str
@@ -70,11 +71,11 @@ def load_base(name: str, runs: Path = RUNS) -> nn.Module:
 def make(name: str, data: Path, runs: Path = RUNS) -> Path:
     """Train a base network, or go on with it; write weights and record, and return where the weights are."""
     base = BASES[choose(name, list(BASES), "base")]
-    pictures, test = (cifar(base.dataset, split, data) for split in ("train", "test"))
+    images, test = (cifar(base.dataset, split, data) for split in ("train", "test"))
     running = commit()  # asked now: it may change during a long training
     torch.manual_seed(SEED)
     result = train(
-        base.build(), pictures, base.recipe, test=test, folder=runs / name, resume=True,
+        base.build(), images, base.recipe, test=test, folder=runs / name, resume=True,
         settings=Settings(seed=SEED, save_every=100), progress=_show,
     )  # fmt: skip
     state = {
@@ -90,24 +91,24 @@ def make(name: str, data: Path, runs: Path = RUNS) -> Path:
     record = {
         "command": f"python -m experiments.bases {name} --data FOLDER",
         "parameters": sum(p.numel() for p in result.model.parameters()),
-        "data": f"{base.dataset}, all {len(pictures)} training pictures",
+        "data": f"{base.dataset}, all {len(images)} training images",
         "recipe": asdict(base.recipe),
         "seed": SEED,
         "test_accuracy": score.accuracy,
-        "test_pictures": score.pictures,
+        "test_images": score.images,
         "history": [asdict(epoch) for epoch in result.history],
         "versions": versions(),
         "commit": running,
         "hardware": hardware(),
     }
     write_text(FOLDER / f"{name}.json", json.dumps(record, indent=1) + "\n")
-    print(f"{name}: {score.accuracy:.2%} of {score.pictures} test pictures, {file}")
+    print(f"{name}: {score.accuracy:.2%} of {score.images} test images, {file}")
     return file
 
 
 def _show(event: Progress) -> None:
     line = f"epoch {event.epoch}/{event.epochs} step {event.step}/{event.steps} loss {event.loss:.4f}"
-    line += f" accuracy {event.accuracy:.4f} {event.pictures_per_second:.0f} pictures/s"
+    line += f" accuracy {event.accuracy:.4f} {event.images_per_second:.0f} images/s"
     if event.test_accuracy is not None:
         line += f" | test {event.test_accuracy:.4f}"
     print(line, flush=True)

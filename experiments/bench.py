@@ -1,4 +1,4 @@
-"""What every experiment works with: networks, pictures, and the few things that are done to them."""
+"""What every experiment works with: networks, images, and the few things that are done to them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from experiments.bases import BASES, load_base
-from experiments.ledger import Ledger
 from experiments.scales import Scale
-from slimilar.data import Pictures, cifar, demo_pictures
+from slimilar.data import Images, cifar, demo_images
 from slimilar.data.cifar import NORMALISATIONS
-from slimilar.data.folder import PictureFiles, image_folder
-from slimilar.groups import Residual
+from slimilar.data.folder import ImageFiles, image_folder
+from slimilar.graph.groups import Residual
 from slimilar.models import CHECKPOINTS, demo_network, pretrained
 from slimilar.train import Score, Settings, evaluate, finetune
+from slimilar.utils.row_ledger import RowLedger
 
 LABELS = {
     "vgg16-cifar10": "VGG-16, CIFAR-10",
@@ -40,19 +40,19 @@ LABELS = {
 
 @dataclass(frozen=True, eq=False)
 class Network:
-    """A trained network with its pictures: all of them normalised as it expects."""
+    """A trained network with its images: all of them normalised as it expects."""
 
     name: str
     model: nn.Module
-    train: Pictures | PictureFiles | None  # None: there are no labelled training pictures at this scale
-    test: Pictures | PictureFiles
-    pictures: Tensor  # unlabelled ones, for calibration
+    train: Images | ImageFiles | None  # None: there are no labelled training images at this scale
+    test: Images | ImageFiles
+    images: Tensor  # unlabelled ones, for calibration
     kind: str  # which recipe is its own
 
     @property
     def example(self) -> Tensor:
-        """One picture, to trace the network with."""
-        return self.pictures[:1]
+        """One image, to trace the network with."""
+        return self.images[:1]
 
     @property
     def residual(self) -> Residual:
@@ -74,7 +74,7 @@ class Bench:
 
     scale: Scale
     settings: Any  # the experiment's own
-    ledger: Ledger
+    ledger: RowLedger
     data: Path | None
     seed: int = 0
     work: Path = Path("runs/experiments")  # for work that experiments share, and that they go on with
@@ -95,18 +95,18 @@ class Bench:
         return {"weights": network.digest, **self.score(network, network.model)}
 
     def score(self, network: Network, model: nn.Module) -> dict[str, Any]:
-        """Return accuracies in % on the test pictures."""
+        """Return accuracies in % on the test images."""
         found: Score = evaluate(model, network.test, self.scale.batch)
         return {
             "accuracy": round(100 * found.accuracy, 2),
             "top5": round(100 * found.top5, 2),
-            "pictures": found.pictures,
+            "images": found.images,
         }
 
     def finetuned(self, network: Network, model: nn.Module, fitted: bool = False) -> nn.Module:
         """Return a pruned network after the scale's fine-tuning, the same for every method.
 
-        `fitted`: its readers were fitted to pictures, so that it has the scale's recipe for such networks.
+        `fitted`: its consumers were fitted to images, so that it has the scale's recipe for such networks.
         """
         if network.train is None:
             return model
@@ -125,11 +125,11 @@ def _open(name: str, scale: Scale, data: Path | None, seed: int) -> Network:
         model, normalisation = load_base(name), NORMALISATIONS[dataset]
     if dataset == "imagenet":
         return _imagenet(name, model, scale, Path(data or "."), seed, normalisation)
-    split = demo_pictures if dataset == "demo" else lambda part: cifar(dataset, part, data)
+    split = demo_images if dataset == "demo" else lambda part: cifar(dataset, part, data)
     train, test = (split(part).normalised(normalisation) for part in ("train", "test"))
     train = _some(train, scale.train, seed)
-    pictures = train.first(scale.calibration).tensor()
-    return Network(name, model, train, _some(test, scale.test, seed), pictures, _kind(name))
+    images = train.first(scale.calibration).tensor()
+    return Network(name, model, train, _some(test, scale.test, seed), images, _kind(name))
 
 
 def _imagenet(
@@ -137,10 +137,10 @@ def _imagenet(
 ) -> Network:
     """Return a network with ImageNet: whole (folders train and val), or a sample with folders of classes alone.
 
-    A sample has no training pictures; the first of each class is for calibration, the others are for testing.
+    A sample has no training images; the first of each class is for calibration, the others are for testing.
     """
     root = data / "imagenet"
-    train: PictureFiles | None = None
+    train: ImageFiles | None = None
     if (root / "train").is_dir():
         train = image_folder(root / "train", normalisation=normalisation)
         unseen = image_folder(root / "val", classes=train.class_names, normalisation=normalisation)
@@ -149,23 +149,23 @@ def _imagenet(
         files = image_folder(root, normalisation=normalisation, workers=0)
         first = torch.cat([torch.ones(1, dtype=torch.bool), files.labels[1:] != files.labels[:-1]])
         seen, unseen = (_chosen(files, places.nonzero()[:, 0]) for places in (first, ~first))
-    pictures = _some(seen, scale.calibration, seed)
-    shown = pictures.batch(torch.arange(len(pictures)))[0].contiguous()
+    images = _some(seen, scale.calibration, seed)
+    shown = images.batch(torch.arange(len(images)))[0].contiguous()
     return Network(name, model, train, _some(unseen, scale.test, seed), shown, "imagenet")
 
 
-def _chosen(files: PictureFiles, places: Tensor) -> PictureFiles:
+def _chosen(files: ImageFiles, places: Tensor) -> ImageFiles:
     return replace(files, files=tuple(files.files[i] for i in places.tolist()), labels=files.labels[places])
 
 
-def _some(pictures: Any, count: int | None, seed: int) -> Any:
-    """Return so many pictures, drawn by a seed."""
-    if count is None or count >= len(pictures):
-        return pictures
-    order = torch.randperm(len(pictures), generator=torch.Generator().manual_seed(seed))[:count]
-    if isinstance(pictures, PictureFiles):
-        return _chosen(pictures, order)
-    return replace(pictures, images=pictures.images[order], labels=pictures.labels[order])
+def _some(images: Any, count: int | None, seed: int) -> Any:
+    """Return so many images, drawn by a seed."""
+    if count is None or count >= len(images):
+        return images
+    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))[:count]
+    if isinstance(images, ImageFiles):
+        return _chosen(images, order)
+    return replace(images, images=images.images[order], labels=images.labels[order])
 
 
 def _kind(name: str) -> str:

@@ -19,18 +19,18 @@ from torch.nn import functional as F
 
 from experiments.bench import LABELS, Bench, Network
 from experiments.figures import BLUE, GREY, ORANGE, canvas
-from experiments.ledger import Ledger
 from experiments.paper import TYPICAL_LAMBDA
 from experiments.tables import table as markdown
-from slimilar.similarity import activation_distance, channel_distance, shift_bound
+from slimilar.similarity.distances import activation_distance, channel_distance, shift_bound
+from slimilar.utils.row_ledger import RowLedger
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Networks and how many of their calibration pictures are looked at."""
+    """Networks and how many of their calibration images are looked at."""
 
     networks: tuple[str, ...]
-    pictures: int
+    images: int
 
 
 SETTINGS = {
@@ -59,7 +59,7 @@ def _network(bench: Bench, name: str) -> dict[str, Any]:
     found: list[dict[str, Any]] = []
     hooks = []
     for norm, conv in pairs(network):
-        before, reader = network.model.get_submodule(norm), network.model.get_submodule(conv)
+        before, consumer = network.model.get_submodule(norm), network.model.get_submodule(conv)
 
         def keep(_module: nn.Module, _inputs: Any, out: Tensor, norm: str = norm) -> None:
             held[norm] = out.clone()  # an activation that works in place comes right behind it
@@ -73,10 +73,10 @@ def _network(bench: Bench, name: str) -> dict[str, Any]:
         ) -> None:
             found.append({"norm": norm, **measure(held.pop(norm), inputs[0], out, module, before)})
 
-        hooks += [before.register_forward_hook(keep), reader.register_forward_hook(look)]
+        hooks += [before.register_forward_hook(keep), consumer.register_forward_hook(look)]
     try:
         with torch.inference_mode():
-            network.model(network.pictures[: bench.settings.pictures])
+            network.model(network.images[: bench.settings.images])
     finally:
         for hook in hooks:
             hook.remove()
@@ -143,7 +143,7 @@ def _quantiles(values: Tensor) -> list[float]:
     return [float(f"{v:.4g}") for v in np.quantile(values.numpy(), QUANTILES)]
 
 
-def table(ledger: Ledger) -> str:
+def table(ledger: RowLedger) -> str:
     """Return a line for every network."""
     rows = []
     for row in ledger.rows:
@@ -165,12 +165,12 @@ def table(ledger: Ledger) -> str:
     words = (
         f"The paper: lambda 'is typically a small value of magnitude ~ 1e-2' ({TYPICAL_LAMBDA:g}), and the bound holds "
         "always. Medians are over the layers' medians. The bound is a theorem for the distance that was measured on "
-        "the same pictures (Eq. 1); with the distance by batch norm (Eq. 4) it is an estimate, and may be passed."
+        "the same images (Eq. 1); with the distance by batch norm (Eq. 4) it is an estimate, and may be passed."
     )
     return f"{markdown(head, rows)}\n\n{words}"
 
 
-def figures(ledger: Ledger) -> dict[str, Any]:
+def figures(ledger: RowLedger) -> dict[str, Any]:
     """Draw lambda, and the measured shift as a share of the bound, layer by layer."""
     count = len(ledger.rows)
     figure, axes = canvas(2, count, width=2.2 * count + 1.2, height=4.2, sharey="row", sharex="col")

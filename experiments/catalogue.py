@@ -8,10 +8,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slimilar.names import choose
+from slimilar.utils.suggestions import choose
 
 if TYPE_CHECKING:
-    from experiments.ledger import Ledger
+    from slimilar.utils.row_ledger import RowLedger
 
 RESULTS = Path(__file__).parent / "results"
 RUNS = Path("runs/experiments")
@@ -45,7 +45,7 @@ def reproduce(
     import torch
 
     from experiments.bench import Bench
-    from experiments.ledger import Ledger
+    from experiments.provenance import opened
     from experiments.scales import scale_of
 
     module: Any = importlib.import_module(f"experiments.{choose(name, NAMES, 'experiment')}")
@@ -54,7 +54,7 @@ def reproduce(
     chosen, own = scale_of(scale), module.SETTINGS[scale]
     place = data if data is not None else os.environ.get("SLIMILAR_DATA")
     folder = Path(out).expanduser() / name
-    ledger = Ledger(folder / f"{scale}.json", _header(name, scale, seed))
+    ledger = opened(folder / f"{scale}.jsonl", _header(name, scale, seed))
     found = None if place is None else Path(place).expanduser()
     bench = Bench(chosen, own, ledger, found, seed, RUNS / scale)
     if not show:
@@ -71,6 +71,7 @@ def settings_of(name: str, scale: str) -> dict[str, Any]:
 
     module: Any = importlib.import_module(f"experiments.{choose(name, NAMES, 'experiment')}")
     common, own = asdict(scale_of(scale)), module.SETTINGS[scale]
+    del common["about"]  # words for readers
     if not module.trains(own):
         del common["recipes"]
     if not getattr(module, "APART", False):
@@ -79,30 +80,21 @@ def settings_of(name: str, scale: str) -> dict[str, Any]:
 
 
 def _header(name: str, scale: str, seed: int) -> dict[str, Any]:
-    from experiments.header import commit, hardware, now, versions
+    from experiments.provenance import header
 
-    return {
-        "experiment": TITLES[name],
-        "command": f"python -m experiments {name} --scale {scale} --data FOLDER",
-        "seed": seed,
-        "versions": versions(),
-        "commit": commit(),
-        "hardware": hardware(),
-        "started": now(),
-        "settings": settings_of(name, scale),
-    }
+    command = f"python -m experiments {name} --scale {scale} --data FOLDER"
+    return {"experiment": TITLES[name], **header(command, seed), "settings": settings_of(name, scale)}
 
 
-def write(name: str, ledger: Ledger, stem: Path) -> list[Path]:
+def write(name: str, ledger: RowLedger, stem: Path) -> list[Path]:
     """Write the table and the figures of a ledger beside it; nothing is computed."""
     from experiments.figures import save
     from experiments.tables import document
-    from slimilar.files import write_text
+    from slimilar.utils.atomic import write_text
 
     module: Any = importlib.import_module(f"experiments.{name}")
-    ledger.write()
     figures = module.figures(ledger)
     files = [file for part, figure in figures.items() for file in save(figure, stem, part)]
-    pictures = [file.name for file in files if file.suffix == ".svg"]
-    page = write_text(stem.with_suffix(".md"), document(ledger, module.table(ledger), pictures))
+    images = [file.name for file in files if file.suffix == ".svg"]
+    page = write_text(stem.with_suffix(".md"), document(ledger, module.table(ledger), images))
     return [ledger.path, page, *files]

@@ -7,21 +7,21 @@ from typing import Any
 
 from experiments.bench import LABELS, Bench
 from experiments.figures import COLOURS, GREY, canvas, label_ends
-from experiments.ledger import Ledger
 from experiments.methods import compared
 from experiments.tables import apart, percent
 from experiments.tables import table as markdown
+from slimilar.utils.row_ledger import RowLedger
 
 
 @dataclass(frozen=True)
 class Settings:
-    """`budgets` are shares of FLOPs that are left, `pictures` those that the substitute is fitted to."""
+    """`budgets` are shares of FLOPs that are left, `images` those that the substitute is fitted to."""
 
     networks: tuple[str, ...]
     methods: tuple[str, ...]
     budgets: tuple[str, ...]
     sparse_epochs: int
-    pictures: int
+    images: int
 
 
 APART = True  # fitted networks have the scale's recipe for them
@@ -46,11 +46,11 @@ def run(bench: Bench) -> None:
     settings = bench.settings
     for name in settings.networks:
         compared(
-            bench, name, settings.methods, settings.budgets, settings.sparse_epochs, settings.pictures, APART
+            bench, name, settings.methods, settings.budgets, settings.sparse_epochs, settings.images, APART
         )
 
 
-def table(ledger: Ledger) -> str:
+def table(ledger: RowLedger) -> str:
     """Return accuracies, a line for every method."""
     settings = ledger.header["settings"]["experiment"]
     parts = []
@@ -62,22 +62,22 @@ def table(ledger: Ledger) -> str:
         ]  # fmt: skip
         head = ["method", *(f"{100 * float(b):.0f} % of FLOPs left" for b in settings["budgets"])]
         words = (
-            f"{LABELS[network]}. Unpruned: {base['accuracy']:.2f} % of {base['pictures']} test pictures. In brackets: "
-            f"before fine-tuning. The substitution is fitted to {settings['pictures']:,} unlabelled training pictures. "
+            f"{LABELS[network]}. Unpruned: {base['accuracy']:.2f} % of {base['images']} test images. In brackets: "
+            f"before fine-tuning. The substitution is fitted to {settings['images']:,} unlabelled training images. "
             f"NS, SSL and SFP have a training phase before pruning, which the others do not have.{apart(ledger)}"
         )
         parts += [words, markdown(head, rows)]
     return "\n\n".join(parts)
 
 
-def _cells(ledger: Ledger, network: str, method: str, own: bool, budgets: list[str]) -> list[str | None]:
+def _cells(ledger: RowLedger, network: str, method: str, own: bool, budgets: list[str]) -> list[str | None]:
     found = [ledger.find(network=network, method=method, own=own, budget=b) for b in budgets]
     return [
         None if r is None or r["accuracy"] is None else f"{percent(r['accuracy'])} ({r['before']:.1f})" for r in found
     ]  # fmt: skip
 
 
-def figures(ledger: Ledger) -> dict[str, Any]:
+def figures(ledger: RowLedger) -> dict[str, Any]:
     """Draw a curve for every method; on the right the same with our substitution."""
     settings = ledger.header["settings"]["experiment"]
     return {
@@ -86,7 +86,7 @@ def figures(ledger: Ledger) -> dict[str, Any]:
     }
 
 
-def _figure(ledger: Ledger, settings: dict[str, Any], network: str) -> Any:
+def _figure(ledger: RowLedger, settings: dict[str, Any], network: str) -> Any:
     base = (ledger.find(network=network, method="base") or {})["accuracy"]
     figure, axes = canvas(1, 2, width=8.4, height=3.4, sharey=True)
     for axis, own, title in (

@@ -4,8 +4,8 @@
     python experiments/demo_network.py --data FOLDER --out runs/demo --ship   # and put it into the package
 
 A killed run goes on where it was when started again. With ``--ship`` the weights (kernels in half precision), 1,000
-test pictures, 256 training pictures, and ``network.json`` (command, seed, versions, hardware, and the accuracy
-of the shipped weights on all 10,000 test pictures) go to ``src/slimilar/demo``.
+test images, 256 training images, and ``network.json`` (command, seed, versions, hardware, and the accuracy
+of the shipped weights on all 10,000 test images) go to ``src/slimilar/data/demo_assets``.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ import torch
 from torch import nn
 
 import slimilar
-from slimilar.data import Pictures, cifar, demo_pictures
-from slimilar.data.demo import write_demo_pictures
+from slimilar.data import Images, cifar, demo_images
+from slimilar.data.demo import write_demo_images
 from slimilar.models import VGG, demo_network
 from slimilar.models.demo import WIDTH, write_demo_network
 from slimilar.train import Progress, Result, Settings, evaluate, recipe, train
@@ -38,20 +38,20 @@ CYCLES = {"": FIRST, "more": SECOND, "third": replace(SECOND, epochs=12)}  # fol
 
 def show(event: Progress) -> None:
     line = f"epoch {event.epoch}/{event.epochs} step {event.step}/{event.steps} loss {event.loss:.4f}"
-    line += f" accuracy {event.accuracy:.4f} {event.pictures_per_second:.0f} pictures/s"
+    line += f" accuracy {event.accuracy:.4f} {event.images_per_second:.0f} images/s"
     if event.test_accuracy is not None:
         line += f" | test {event.test_accuracy:.4f}"
     print(line, flush=True)
 
 
-def ship(cycles: list[Result], pictures: Pictures, test: Pictures) -> None:
-    folder = Path(slimilar.__file__).parent / "demo"
+def ship(cycles: list[Result], images: Images, test: Images) -> None:
+    folder = Path(slimilar.__file__).parent / "data" / "demo_assets"
     folder.mkdir(exist_ok=True)
     chosen = torch.cat([(test.labels == label).nonzero()[:100, 0] for label in range(10)]).sort().values
     some = replace(test, images=test.images[chosen], labels=test.labels[chosen])
-    shown: dict[Literal["train", "test"], Pictures] = {"test": some, "train": pictures.first(256)}
+    shown: dict[Literal["train", "test"], Images] = {"test": some, "train": images.first(256)}
     for split, part in shown.items():
-        write_demo_pictures(folder, part, split)
+        write_demo_images(folder, part, split)
     labels = {split: part.labels.tolist() for split, part in shown.items()}
     (folder / "labels.json").write_text(json.dumps(labels) + "\n")
     write_demo_network(folder, cycles[-1].model)
@@ -61,12 +61,12 @@ def ship(cycles: list[Result], pictures: Pictures, test: Pictures) -> None:
         "command": f"{COMMAND} --ship",
         "network": f"slimilar.models.VGG(classes=10, width={WIDTH})",
         "parameters": sum(p.numel() for p in shipped.parameters()),
-        "data": "CIFAR-10 (Krizhevsky, 2009), all 50,000 training pictures",
+        "data": "CIFAR-10 (Krizhevsky, 2009), all 50,000 training images",
         "recipes": [asdict(recipe) for recipe in CYCLES.values()],
         "seed": SEED,
         "test_accuracy": score.accuracy,
-        "test_pictures": score.pictures,
-        "test_accuracy_of_the_shipped_pictures": evaluate(shipped, demo_pictures()).accuracy,
+        "test_images": score.images,
+        "test_accuracy_of_the_shipped_images": evaluate(shipped, demo_images()).accuracy,
         "history": [asdict(epoch) for part in cycles for epoch in part.history],
         "versions": {
             "slimilar": slimilar.__version__,
@@ -76,7 +76,7 @@ def ship(cycles: list[Result], pictures: Pictures, test: Pictures) -> None:
         "hardware": f"{os.cpu_count()} cores of {platform.machine()}, shared with other programs; no accelerator",
     }
     (folder / "network.json").write_text(json.dumps(record, indent=1) + "\n")
-    print(f"shipped: {score.accuracy:.2%} of {score.pictures} test pictures")
+    print(f"shipped: {score.accuracy:.2%} of {score.images} test images")
 
 
 def main() -> None:
@@ -89,7 +89,7 @@ def main() -> None:
     parser.add_argument("--ship", action="store_true")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    pictures, test = cifar("cifar10", "train", args.data), cifar("cifar10", "test", args.data)
+    images, test = cifar("cifar10", "train", args.data), cifar("cifar10", "test", args.data)
     torch.manual_seed(SEED)
     settings = Settings(seed=SEED, save_every=100)
     model: nn.Module = VGG(10, WIDTH)
@@ -98,7 +98,7 @@ def main() -> None:
         results.append(
             train(
                 model,
-                pictures,
+                images,
                 cycle,
                 test=test,
                 folder=args.out / name,
@@ -109,7 +109,7 @@ def main() -> None:
         )
         model = results[-1].model
     if args.ship:
-        ship(results, pictures, test)
+        ship(results, images, test)
 
 
 if __name__ == "__main__":

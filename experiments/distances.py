@@ -11,15 +11,10 @@ from torch import Tensor, nn
 from slimilar.criteria import Weights
 from slimilar.criteria.base import free_units, renumber
 from slimilar.criteria.similarity import spread
-from slimilar.groups import ChannelGroup
-from slimilar.similarity import (
-    RemovalOrder,
-    activation_distance,
-    channel_distance,
-    linkage_tree,
-    normalise,
-    removal_order,
-)
+from slimilar.graph.groups import ChannelGroup
+from slimilar.similarity.distances import activation_distance, channel_distance, normalise
+from slimilar.similarity.linkage import linkage_tree, removal_order
+from slimilar.similarity.removal_order import RemovalOrder
 
 Distances = Mapping[str, Tensor]  # by the name of the batch norm
 
@@ -34,7 +29,7 @@ def by_norm(model: nn.Module) -> dict[str, Tensor]:
     return {name: channel_distance(norm.bias, norm.weight) for name, norm in norms(model).items()}
 
 
-def outputs(model: nn.Module, pictures: Tensor) -> dict[str, Tensor]:
+def outputs(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
     """Return what every batch norm puts out."""
     found: dict[str, Tensor] = {}
     hooks = [
@@ -44,16 +39,16 @@ def outputs(model: nn.Module, pictures: Tensor) -> dict[str, Tensor]:
     ]
     try:
         with torch.inference_mode():
-            model(pictures)
+            model(images)
     finally:
         for hook in hooks:
             hook.remove()
     return found
 
 
-def by_activations(model: nn.Module, pictures: Tensor) -> dict[str, Tensor]:
-    """Return the distances on a batch of pictures (Eq. 1)."""
-    return {name: activation_distance(out) for name, out in outputs(model, pictures).items()}
+def by_activations(model: nn.Module, images: Tensor) -> dict[str, Tensor]:
+    """Return the distances on a batch of images (Eq. 1)."""
+    return {name: activation_distance(out) for name, out in outputs(model, images).items()}
 
 
 @dataclass(frozen=True, eq=False)

@@ -16,23 +16,24 @@ import slimilar
 from experiments.bench import LABELS, Bench, Network
 from experiments.distances import Given, by_activations, by_norm, outputs
 from experiments.figures import BLUE, GREY, ORANGE, canvas
-from experiments.ledger import Ledger
 from experiments.tables import percent
 from experiments.tables import table as markdown
-from slimilar.prune import apply
-from slimilar.similarity import activation_distance, linkage_tree
+from slimilar.pipeline import apply
+from slimilar.similarity.distances import activation_distance
+from slimilar.similarity.linkage import linkage_tree
+from slimilar.utils.row_ledger import RowLedger
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Cuts are (share of FLOPs removed, what the readers of removed channels do instead)."""
+    """Cuts are (share of FLOPs removed, what the consumers of removed channels do instead)."""
 
     network: str
     batches: tuple[int, ...]
     trials: int
     cuts: tuple[tuple[float, str], ...]
     finetune: bool
-    test: int | None  # test pictures of a trial: there are many trials
+    test: int | None  # test images of a trial: there are many trials
     layers: tuple[str, ...]  # whose matrices are shown
 
 
@@ -69,7 +70,7 @@ def run(bench: Bench) -> None:
 
 
 def _batch(network: Network, size: int, trial: int, seed: int) -> Tensor:
-    """Return random training pictures; other ones in every trial, the same in every run."""
+    """Return random training images; other ones in every trial, the same in every run."""
     generator = torch.Generator().manual_seed(1000 * (seed + 1) + trial)
     assert network.train is not None
     return network.train.batch(torch.randperm(len(network.train), generator=generator)[:size])[0]
@@ -152,9 +153,9 @@ def _times(bench: Bench) -> dict[str, Any]:
     network = bench.network(bench.settings.network)
     found: dict[str, Any] = {"batch norm": _seconds(lambda: by_norm(network.model), 5)}
     for size in bench.settings.batches:
-        pictures = _batch(network, size, 0, bench.seed)
-        held = outputs(network.model, pictures)
-        found[f"activations of {size}"] = _seconds(partial(by_activations, network.model, pictures), 1)
+        images = _batch(network, size, 0, bench.seed)
+        held = outputs(network.model, images)
+        found[f"activations of {size}"] = _seconds(partial(by_activations, network.model, images), 1)
         found[f"matrices of {size}"] = _seconds(partial(_matrices_of, held), 1)
     return {"times": found}
 
@@ -178,13 +179,13 @@ def overlap(first: Mapping[str, Sequence[int]], second: Mapping[str, Sequence[in
     return both / max(1, either)
 
 
-def table(ledger: Ledger) -> str:
+def table(ledger: RowLedger) -> str:
     """Return accuracies by batch size, agreement of the matrices by layer, and times."""
     settings = ledger.header["settings"]["experiment"]
     words = (
         f"{LABELS[settings['network']]}. {_unpruned(ledger)} Pruned networks are scored on "
         f"{settings['test'] or 'all'} of them, {'after' if settings['finetune'] else 'without any'} fine-tuning; "
-        "the linear substitute knows batch norms and filters, and no pictures."
+        "the linear substitute knows batch norms and filters, and no images."
     )
     return "\n\n".join(
         [
@@ -199,12 +200,12 @@ def table(ledger: Ledger) -> str:
     )
 
 
-def _unpruned(ledger: Ledger) -> str:
+def _unpruned(ledger: RowLedger) -> str:
     row = ledger.find(method="base")
-    return "" if row is None else f"Unpruned: {row['accuracy']:.2f} % of {row['pictures']} test pictures."
+    return "" if row is None else f"Unpruned: {row['accuracy']:.2f} % of {row['images']} test images."
 
 
-def _accuracies(ledger: Ledger, settings: dict[str, Any]) -> str:
+def _accuracies(ledger: RowLedger, settings: dict[str, Any]) -> str:
     by_norm_row = ledger.find(by="batch norm") or {}
     rows = []
     for i, (share, substitute) in enumerate(settings["cuts"]):
@@ -222,7 +223,7 @@ def _accuracies(ledger: Ledger, settings: dict[str, Any]) -> str:
     return markdown(head, rows)
 
 
-def _agreements(ledger: Ledger) -> str:
+def _agreements(ledger: RowLedger) -> str:
     found = (ledger.find(what="matrices") or {})["agreement"]
     rows = [
         [name, a["correlation"], f"{100 * a['bias']:+.1f} %", f"{100 * a['error']:.1f} %"]
@@ -232,7 +233,7 @@ def _agreements(ledger: Ledger) -> str:
     return markdown(head, rows)
 
 
-def _time_table(ledger: Ledger, settings: dict[str, Any]) -> str:
+def _time_table(ledger: RowLedger, settings: dict[str, Any]) -> str:
     times = (ledger.find(what="times") or {})["times"]
     fast = times["batch norm"]
     rows = [["Eq. 4", None, f"{1000 * fast:.1f} ms", None, "1"]]
@@ -244,12 +245,12 @@ def _time_table(ledger: Ledger, settings: dict[str, Any]) -> str:
     return markdown(["", "batch", "all layers", "without the forward pass", "times as long as Eq. 4"], rows)
 
 
-def figures(ledger: Ledger) -> dict[str, Any]:
+def figures(ledger: RowLedger) -> dict[str, Any]:
     """Draw mean and range against batch size, and the matrices of some layers."""
     return {"": _accuracy_figure(ledger), "matrices": _matrix_figure(ledger)}
 
 
-def _accuracy_figure(ledger: Ledger) -> Any:
+def _accuracy_figure(ledger: RowLedger) -> Any:
     settings = ledger.header["settings"]["experiment"]
     cuts, batches = settings["cuts"], settings["batches"]
     figure, axes = canvas(1, len(cuts), width=2.4 * len(cuts) + 0.6, height=2.9, sharey=True)
@@ -264,7 +265,7 @@ def _accuracy_figure(ledger: Ledger) -> Any:
         axis.plot(places, [np.mean(t) for t in trials], color=BLUE, lw=1.8, marker="o", ms=4)
         axis.axhline(expected[i], color=ORANGE, ls=":", lw=1.8)
         axis.set_xticks(places, [str(b) for b in batches])
-        axis.set_xlabel("pictures in a batch")
+        axis.set_xlabel("images in a batch")
         what = "" if substitute == "none" else f", {substitute} substitute"
         axis.set_title(f"FLOPs −{100 * share:.0f} %{what}")
     axes[0, 0].set_ylabel("test accuracy in %")
@@ -281,7 +282,7 @@ def _accuracy_figure(ledger: Ledger) -> Any:
     return figure
 
 
-def _matrix_figure(ledger: Ledger) -> Any:
+def _matrix_figure(ledger: RowLedger) -> Any:
     shown = (ledger.find(what="matrices") or {})["shown"]
     figure, axes = canvas(3, len(shown), width=1.75 * len(shown) + 0.8, height=5.3)
     titles = ("Eq. 1, mean of the batches", "Eq. 4", "absolute difference")

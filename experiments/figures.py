@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from slimilar.errors import SlimilarError
-from slimilar.files import replacing
+from slimilar.utils.atomic import replacing
 
 # Okabe and Ito (2008)
 COLOURS = {

@@ -2,7 +2,7 @@ r"""The paper's motivation: similarity against magnitude where gammas are large 
 
 Two looks. First, a trained network's layers are parted into those whose smallest $|\gamma|$ is near the mean (alike)
 and the others (spread), and only one half is pruned. Second, the network is written anew: with $s > 0$, a channel's
-$\gamma$ and $\beta$ times s and its reader's kernel divided by s is the same function, because ReLU and max
+$\gamma$ and $\beta$ times s and its consumer's kernel divided by s is the same function, because ReLU and max
 pooling let a positive factor through; so every layer can have gammas as large and alike as one pleases. A criterion
 that reads importance off the size of gamma then has nothing left to read.
 
@@ -25,13 +25,13 @@ import slimilar
 from experiments.bench import LABELS, Bench, Network
 from experiments.bound import pairs
 from experiments.figures import BLUE, GREEN, GREY, ORANGE, canvas, label_ends
-from experiments.ledger import Ledger
 from experiments.tables import percent
 from experiments.tables import table as markdown
 from slimilar.criteria import Criterion, Weights, make
-from slimilar.groups import ChannelGroup
-from slimilar.prune import apply
-from slimilar.similarity import RemovalOrder
+from slimilar.graph.groups import ChannelGroup
+from slimilar.pipeline import apply
+from slimilar.similarity.removal_order import RemovalOrder
+from slimilar.utils.row_ledger import RowLedger
 
 CRITERIA = {
     "similarity": ("similarity", ORANGE),
@@ -48,7 +48,7 @@ DEAD = 0.01  # gammas below this share of the layer's largest are left as they a
 
 @dataclass(frozen=True)
 class Settings:
-    """`shares` of channels that every layer loses; `substitutes` as in `slimilar.prune`."""
+    """`shares` of channels that every layer loses; `substitutes` as in `slimilar.pipeline`."""
 
     networks: tuple[str, ...]
     shares: tuple[float, ...]
@@ -136,7 +136,7 @@ def _gammas(bench: Bench, name: str) -> dict[str, Any]:
         quantiles = [round(float(q), 5) for q in np.quantile(size.numpy(), (0, 0.25, 0.5, 0.75, 1))]
         found[norm] = {"quantiles": quantiles, "alike": norm in chosen}
     with torch.inference_mode():
-        scores, again = network.model(network.pictures[:32]), equal(network)(network.pictures[:32])
+        scores, again = network.model(network.images[:32]), equal(network)(network.images[:32])
     difference = float((scores - again).abs().max() / scores.abs().max())
     return {"gammas": found, "difference": float(f"{difference:.2g}")}
 
@@ -169,7 +169,7 @@ def _left_whole(network: Network, model: nn.Module, where: str) -> list[str]:
     return [n for n in convs if n not in written.values()]
 
 
-def table(ledger: Ledger) -> str:
+def table(ledger: RowLedger) -> str:
     """Return accuracies by criterion and share of channels removed."""
     settings = ledger.header["settings"]["experiment"]
     parts = []
@@ -184,14 +184,14 @@ def table(ledger: Ledger) -> str:
         head = ["pruned", "network", "leaves first", "substitute",
                 *(f"-{100 * s:.0f} % of channels" for s in settings["shares"])]  # fmt: skip
         words = (
-            f"{LABELS[name]}. Unpruned: {base['accuracy']:.2f} % of {base['pictures']} test pictures; no fine-tuning. "
+            f"{LABELS[name]}. Unpruned: {base['accuracy']:.2f} % of {base['images']} test images; no fine-tuning. "
             f"Written anew, its scores differ by {gammas['difference']:.0e} of the largest: rounding."
         )
         parts += [words, markdown(head, rows)]
     return "\n\n".join(parts)
 
 
-def figures(ledger: Ledger) -> dict[str, Any]:
+def figures(ledger: RowLedger) -> dict[str, Any]:
     """Draw accuracy against the share of channels for the four looks, plain removal and with the substitute."""
     settings = ledger.header["settings"]["experiment"]
     return {
@@ -200,7 +200,7 @@ def figures(ledger: Ledger) -> dict[str, Any]:
     }
 
 
-def _figure(ledger: Ledger, settings: dict[str, Any], network: str) -> Any:
+def _figure(ledger: RowLedger, settings: dict[str, Any], network: str) -> Any:
     base = (ledger.find(network=network, method="base") or {})["accuracy"]
     substitutes = settings["substitutes"]
     figure, axes = canvas(

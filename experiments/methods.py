@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from experiments.bench import Bench
-from slimilar.comparison import OWN, Event, Row, Subject, Terms, compare, load
+from slimilar.comparison import OWN, ComparisonRow, Event, Subject, Terms, compare, load
 from slimilar.comparison.choices import decode
-from slimilar.comparison.ledger import HEADER, read_json
+from slimilar.comparison.folder import HEADER, read_json
 from slimilar.comparison.tasks import Choice, Phase, needed
 from slimilar.comparison.work import CHOICES
 from slimilar.comparison.work import Bench as Desk
@@ -27,7 +27,7 @@ CRITERIA = {
     "CP": "channel-lasso",
 }
 TAGS = {criterion: tag for tag, criterion in CRITERIA.items()}
-LINEAR = "linear"  # our substitution: readers are fitted to unlabelled pictures before the fine-tuning
+LINEAR = "linear"  # our substitution: consumers are fitted to unlabelled images before the fine-tuning
 
 
 def compared(
@@ -36,20 +36,20 @@ def compared(
     methods: Sequence[str],
     budgets: Sequence[str],
     sparse_epochs: int,
-    pictures: int,
+    images: int,
     apart: bool = False,
 ) -> None:
     """Enter a row for every method, budget, and for what its own paper does as well as for our substitution.
 
-    `pictures` unlabelled ones are drawn from the training pictures, for criteria and substitutes that look at some.
-    With `apart` networks whose readers were fitted to them are fine-tuned by the scale's recipe for those.
+    `images` unlabelled ones are drawn from the training images, for criteria and substitutes that look at some.
+    With `apart` networks whose consumers were fitted to them are fine-tuned by the scale's recipe for those.
     """
     bench.base(name)
     if all(_known(bench, name, m, b, s) for m in methods for b in budgets for s in _substitutes(m)):
         return
     collect(bench, name, methods, budgets)
     for substitutes in ((OWN,), (OWN, LINEAR)):  # the paper's rows first, in case there is no time for more
-        terms = _terms(bench, name, methods, budgets, substitutes, sparse_epochs, pictures)
+        terms = _terms(bench, name, methods, budgets, substitutes, sparse_epochs, images)
         if apart:
             terms = replace(terms, fitted_recipe=bench.scale.recipe(bench.network(name).kind, fitted=True))
         compare(_subject(bench, name), terms, bench.work / name, progress=_tell)
@@ -72,7 +72,7 @@ def chosen(bench: Bench, name: str, method: str, sparse_epochs: int) -> Criterio
     criterion = CRITERIA[method]
     phase = Phase(criterion, bench.seed) if facts(criterion).needs == "training" else None
     choice = Choice(criterion, bench.seed, phase)
-    terms = _terms(bench, name, [method], ["0.5"], (OWN,), sparse_epochs, len(bench.network(name).pictures))
+    terms = _terms(bench, name, [method], ["0.5"], (OWN,), sparse_epochs, len(bench.network(name).images))
     desk = Desk(_subject(bench, name), terms, bench.work / name)
     for task in (*needed(choice), choice):
         desk.perform(task)
@@ -81,7 +81,7 @@ def chosen(bench: Bench, name: str, method: str, sparse_epochs: int) -> Criterio
 
 def _subject(bench: Bench, name: str) -> Subject:
     network = bench.network(name)
-    assert network.train is not None, f"{name} has no training pictures at this scale"
+    assert network.train is not None, f"{name} has no training images at this scale"
     return Subject(network.model, network.example, network.train, network.test)
 
 
@@ -92,13 +92,13 @@ def _terms(
     budgets: Sequence[str],
     substitutes: tuple[str, ...],
     sparse_epochs: int,
-    pictures: int,
+    images: int,
 ) -> Terms:
     network = bench.network(name)
     recipe = bench.scale.recipe(network.kind)
     return Terms(
         tuple(CRITERIA[m] for m in methods), tuple(budgets), substitutes, (bench.seed,), recipe.epochs, recipe,
-        sparse_epochs, pictures=pictures, residual=network.residual,
+        sparse_epochs, images=images, residual=network.residual,
     )  # fmt: skip
 
 
@@ -114,7 +114,7 @@ def _known(bench: Bench, network: str, method: str, budget: str, substitute: str
     return bench.ledger.find(network=network, method=method, budget=budget, substitute=substitute) is not None
 
 
-def _enter(bench: Bench, network: str, method: str, row: Row) -> None:
+def _enter(bench: Bench, network: str, method: str, row: ComparisonRow) -> None:
     key = {"network": network, "method": method, "budget": row.budget, "substitute": row.substitute}
     seconds = {
         name: round(getattr(row, f"{name}_seconds"), 1) for name in ("prepare", "choose", "prune", "train")

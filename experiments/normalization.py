@@ -14,11 +14,11 @@ import slimilar
 from experiments.bench import LABELS, Bench
 from experiments.distances import Given, by_norm
 from experiments.figures import BLUE, GREY, ORANGE, canvas, label_ends
-from experiments.ledger import Ledger
 from experiments.tables import apart, percent
 from experiments.tables import table as markdown
-from slimilar.prune import apply
-from slimilar.similarity import normalise
+from slimilar.pipeline import apply
+from slimilar.similarity.distances import normalise
+from slimilar.utils.row_ledger import RowLedger
 
 WAYS = {True: "per layer", False: "none"}
 COLOURS = {True: ORANGE, False: BLUE}
@@ -26,16 +26,16 @@ COLOURS = {True: ORANGE, False: BLUE}
 
 @dataclass(frozen=True)
 class Settings:
-    """`cuts` are shares of FLOPs removed; `substitutes` what readers do before the fine-tuning.
+    """`cuts` are shares of FLOPs removed; `substitutes` what consumers do before the fine-tuning.
 
-    `pictures` are those that the linear substitute is fitted to.
+    `images` are those that the linear substitute is fitted to.
     """
 
     network: str
     cuts: tuple[float, ...]
     substitutes: tuple[str, ...]
     threshold: float  # of the figure: what lies below it is merged
-    pictures: int
+    images: int
 
 
 SETTINGS = {
@@ -92,7 +92,7 @@ def _pruned(bench: Bench, per_layer: bool, cut: float, substitute: str) -> dict[
     plan = slimilar.analyze(network.model, network.example, criterion=given, residual=network.residual)
     chosen = plan.at(flops=1 - cut)
     assert network.train is not None
-    few = torch.arange(bench.settings.pictures)
+    few = torch.arange(bench.settings.images)
     seen = network.train.batch(few)[0].contiguous() if substitute == "linear" else None
     small = apply(
         network.model,
@@ -115,7 +115,7 @@ def _pruned(bench: Bench, per_layer: bool, cut: float, substitute: str) -> dict[
     }
 
 
-def table(ledger: Ledger) -> str:
+def table(ledger: RowLedger) -> str:
     """Return accuracies of both ways at the same cut, and the share of pairs below the threshold."""
     settings = ledger.header["settings"]["experiment"]
     base = ledger.find(method="base") or {}
@@ -131,8 +131,10 @@ def table(ledger: Ledger) -> str:
          percent(100 * layer["per_layer"]["below"], 1)]
         for name, layer in layers.items()
     ]  # fmt: skip
-    text = f"{LABELS[settings['network']]}. Unpruned: {base['accuracy']:.2f} % of {base['pictures']} test pictures."
-    text += f" The linear substitute is fitted to {settings['pictures']:,} unlabelled training pictures.{apart(ledger)}"
+    text = (
+        f"{LABELS[settings['network']]}. Unpruned: {base['accuracy']:.2f} % of {base['images']} test images."
+    )
+    text += f" The linear substitute is fitted to {settings['images']:,} unlabelled training images.{apart(ledger)}"
     head = ["normalisation", "FLOPs pruned", "substitute", "accuracy before fine-tuning", "after fine-tuning",
             "channels of the narrowest layer", "layers with a single channel"]  # fmt: skip
     words = f"Share of pairs of channels whose distance lies below t = {settings['threshold']}:"
@@ -141,12 +143,12 @@ def table(ledger: Ledger) -> str:
     ])  # fmt: skip
 
 
-def figures(ledger: Ledger) -> dict[str, Any]:
+def figures(ledger: RowLedger) -> dict[str, Any]:
     """Draw the distances of every layer as ridges, and the accuracy that is left."""
     return {"": _ridges(ledger), "accuracy": _curves(ledger)}
 
 
-def _ridges(ledger: Ledger) -> Any:
+def _ridges(ledger: RowLedger) -> Any:
     settings = ledger.header["settings"]["experiment"]
     layers = (ledger.find(what="distances") or {})["layers"]
     figure, axes = canvas(1, 2, width=7.2, height=0.36 * len(layers) + 1.0, sharey=True)
@@ -172,7 +174,7 @@ def _ridges(ledger: Ledger) -> Any:
     return figure
 
 
-def _curves(ledger: Ledger) -> Any:
+def _curves(ledger: RowLedger) -> Any:
     settings = ledger.header["settings"]["experiment"]
     base = (ledger.find(method="base") or {})["accuracy"]
     substitutes = settings["substitutes"]

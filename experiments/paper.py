@@ -76,7 +76,7 @@ TABLE_1B = (
     Drop("SFP", -1.54, -0.81, 5.23, 36.27),
 )
 
-BATCH = 256  # FLOPs and seconds of Table 1 (c) are for a batch of so many pictures
+BATCH = 256  # FLOPs and seconds of Table 1 (c) are for a batch of so many images
 TABLE_1C = (
     Drop("Ours", 0.08, 0.07, 1472, 29.97, 0.06, 0.429, 24.74),
     Drop("Ours", -0.48, -0.19, 1262, 39.99, 0.08, 0.391, 31.40),

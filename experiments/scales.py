@@ -9,45 +9,45 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
-from slimilar.names import choose
 from slimilar.train import Recipe, recipe
+from slimilar.utils.suggestions import choose
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Pictures and training, the same for every method and every experiment; None stands for all pictures."""
+    """Images and training, the same for every method and every experiment; None stands for all images."""
 
     name: str
     about: str
     train: int | None
     test: int | None
-    calibration: int  # unlabelled training pictures that an experiment may look at
-    batch: int  # pictures at once where a network is only looked at
+    calibration: int  # unlabelled training images that an experiment may look at
+    batch: int  # images at once where a network is only looked at
     recipes: Mapping[str, Recipe]  # by kind of network
-    fitted: Recipe | None = None  # of networks whose readers were fitted to pictures; None: as all others
+    fitted: Recipe | None = None  # of networks whose consumers were fitted to images; None: as all others
 
     def recipe(self, kind: str, fitted: bool = False) -> Recipe:
         """Return how a kind of network (vgg, resnet, imagenet) is fine-tuned."""
         return self.fitted if fitted and self.fitted is not None else self.recipes[kind]
 
 
-# Learning rates and frozen statistics were chosen on held-out training pictures: see short_recipe.py.
+# Learning rates and frozen statistics were chosen on held-out training images: see short_recipe.py.
 _SHORT = replace(recipe("quick"), epochs=2, batch_size=32, lr=0.03)
 _FITTED = replace(_SHORT, lr=0.003, freeze_statistics=True)
 SCALES = MappingProxyType(
     {
         "paper": Scale(
-            "paper", "the paper's settings: all pictures, 60 epochs of fine-tuning",
+            "paper", "the paper's settings: all images, 60 epochs of fine-tuning",
             None, None, 1024, 250,
             {kind: recipe(f"paper-{kind}") for kind in ("vgg", "resnet", "imagenet")},
         ),
         "small": Scale(
-            "small", "published checkpoints, 1,280 training and 1,000 test pictures, two short epochs",
+            "small", "published checkpoints, 1,280 training and 1,000 test images, two short epochs",
             1280, 1000, 256, 100,
             dict.fromkeys(("vgg", "resnet", "imagenet"), _SHORT), _FITTED,
         ),
         "tiny": Scale(
-            "tiny", "the shipped network and its pictures, one short epoch; seconds, and no data needed",
+            "tiny", "the shipped network and its images, one short epoch; seconds, and no data needed",
             64, 100, 32, 50,
             dict.fromkeys(("vgg", "resnet", "imagenet"), replace(_SHORT, epochs=1)),
             replace(_FITTED, epochs=1),

@@ -1,12 +1,12 @@
-"""Choose the small scale's fine-tuning on training pictures that it does not train on.
+"""Choose the small scale's fine-tuning on training images that it does not train on.
 
     python -m experiments.short_recipe --data FOLDER
 
 The paper's rate of 0.01 is for 60 epochs; in the few steps of the small scale it may spoil more than it mends, as may
 statistics of batch norms that are taken anew from small batches. Networks are pruned by similarity, plainly and with a
-fit to unlabelled pictures, fine-tuned at several rates with and without frozen statistics, and scored on held-out
-*training* pictures; test pictures are not looked at. What has the best mean over the networks was entered in
-`scales.py` by hand; the rows are in `results/short_recipe.json`.
+fit to unlabelled images, fine-tuned at several rates with and without frozen statistics, and scored on held-out
+*training* images; test images are not looked at. What has the best mean over the networks was entered in
+`scales.py` by hand; the rows are in `results/short_recipe.jsonl`.
 """
 
 from __future__ import annotations
@@ -25,16 +25,15 @@ from torch import nn
 import slimilar
 from experiments.bench import Bench, Network
 from experiments.catalogue import RESULTS
-from experiments.header import commit, hardware, now, versions
-from experiments.ledger import Ledger
+from experiments.provenance import header, opened
 from experiments.scales import SCALES
-from slimilar.data import Pictures
-from slimilar.prune import apply
+from slimilar.data import Images
+from slimilar.pipeline import apply
 from slimilar.train import Recipe, Settings, evaluate, finetune, recipe
 
 NETWORKS = ("resnet20-cifar10", "vgg16-cifar10")
 SUBSTITUTES = ("none", "linear")
-CUT, PICTURES, TRAIN, HELD_OUT = 0.6, 1024, 1280, 500
+CUT, MAX_IMAGES, TRAIN, HELD_OUT = 0.6, 1024, 1280, 500
 RATES = (0.03, 0.01, 0.003)
 RECIPE = replace(recipe("quick"), epochs=2, batch_size=32)
 
@@ -43,14 +42,12 @@ def _pruned(network: Network, how: str) -> nn.Module:
     plan = slimilar.analyze(network.model, network.example, criterion="similarity", residual=network.residual)
     return apply(
         network.model, network.example, plan, plan.at(flops=1 - CUT), substitute=how,
-        calibration=network.pictures if how == "linear" else None, verify=False,
+        calibration=network.images if how == "linear" else None, verify=False,
     ).model  # fmt: skip
 
 
-def _score(
-    small: Callable[[], nn.Module], train: Pictures, held_out: Pictures, recipe: Recipe
-) -> dict[str, Any]:
-    """Return accuracies on held-out training pictures before and after fine-tuning."""
+def _score(small: Callable[[], nn.Module], train: Images, held_out: Images, recipe: Recipe) -> dict[str, Any]:
+    """Return accuracies on held-out training images before and after fine-tuning."""
     tuned = finetune(small(), train, recipe, settings=Settings(seed=0)).model
     before, after = (round(100 * evaluate(m, held_out, 100).accuracy, 2) for m in (small(), tuned))
     return {"before": before, "after": after}
@@ -63,20 +60,17 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     args = parser.parse_args()
     settings = {
-        "cut": CUT, "recipe": asdict(RECIPE), "pictures": PICTURES, "train": TRAIN, "held out": HELD_OUT,
+        "cut": CUT, "recipe": asdict(RECIPE), "images": MAX_IMAGES, "train": TRAIN, "held out": HELD_OUT,
         "rates": RATES,
     }  # fmt: skip
-    header = {
-        "command": "python -m experiments.short_recipe --data FOLDER", "seed": 0, "versions": versions(),
-        "commit": commit(), "hardware": hardware(), "started": now(), "settings": settings,
-    }  # fmt: skip
-    ledger = Ledger(RESULTS / "short_recipe.json", header)
+    about = header("python -m experiments.short_recipe --data FOLDER", 0) | {"settings": settings}
+    ledger = opened(RESULTS / "short_recipe.jsonl", about)
     # Drawn by the same seed: the first ones are those that the experiments train on.
-    scale = replace(SCALES["small"], train=TRAIN + HELD_OUT, calibration=PICTURES)
+    scale = replace(SCALES["small"], train=TRAIN + HELD_OUT, calibration=MAX_IMAGES)
     bench = Bench(scale, None, ledger, args.data)
     for how, name in product(SUBSTITUTES, NETWORKS):  # plain removal first: fitting takes longer
         network = bench.network(name)
-        assert isinstance(network.train, Pictures)
+        assert isinstance(network.train, Images)
         rest = torch.arange(TRAIN, TRAIN + HELD_OUT)
         held_out = replace(
             network.train, images=network.train.images[rest], labels=network.train.labels[rest]

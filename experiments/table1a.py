@@ -9,12 +9,12 @@ from typing import Any
 import slimilar
 from experiments.bench import LABELS, Bench
 from experiments.figures import COLOURS, GREY, canvas
-from experiments.ledger import Ledger
 from experiments.methods import compared
 from experiments.paper import PROPERTIES, TABLE_1A
 from experiments.paper import Row as Printed
 from experiments.tables import apart, percent, tick
 from experiments.tables import table as markdown
+from slimilar.utils.row_ledger import RowLedger
 
 
 @dataclass(frozen=True)
@@ -31,12 +31,12 @@ class Block:
 class Settings:
     """`sparse_epochs` is the training before pruning of methods that have one (NS, SSL, SFP).
 
-    `pictures` are those that the substitute is fitted to.
+    `images` are those that the substitute is fitted to.
     """
 
     blocks: tuple[Block, ...]
     sparse_epochs: int
-    pictures: int
+    images: int
 
 
 APART = True  # fitted networks have the scale's recipe for them
@@ -103,7 +103,7 @@ def run(bench: Bench) -> None:
             block.methods,
             [share],
             bench.settings.sparse_epochs,
-            bench.settings.pictures,
+            bench.settings.images,
             APART,
         )
 
@@ -117,7 +117,7 @@ def _at_threshold(bench: Bench, block: Block) -> dict[str, Any]:
     return {"threshold": row.threshold, "flops": cut.before.flops, "pruned": pruned}
 
 
-def table(ledger: Ledger) -> str:
+def table(ledger: RowLedger) -> str:
     """Return the paper's columns for every network, with the paper's numbers behind ours."""
     head = ["Dataset", "Model", "Automatic", "Pre-train", "before fine-tuning", "Accuracy", "FLOPs", "Pruned",
             "paper: Accuracy", "paper: FLOPs", "paper: Pruned"]  # fmt: skip
@@ -132,13 +132,13 @@ def table(ledger: Ledger) -> str:
         for method in block["methods"]:
             rows += [_line(block, method, r) for r in ledger.all(network=block["network"], method=method)]
         notes.append(
-            f"{LABELS[block['network']]}, for the paper's {block['stands_for']}: {base['pictures']} test pictures; the "
+            f"{LABELS[block['network']]}, for the paper's {block['stands_for']}: {base['images']} test images; the "
             f"paper's t = {at['threshold']:g} prunes {at['pruned']:.2f} % of FLOPs here."
         )
     words = (
         "All methods of a block are brought to the same FLOPs: the share that the paper prints for its own method. "
         "`+ substitution` lines are the same choice of channels with our linear substitute, fitted to "
-        f"{settings['pictures']:,} unlabelled training pictures, before as much fine-tuning. NS, SSL and SFP have a "
+        f"{settings['images']:,} unlabelled training images, before as much fine-tuning. NS, SSL and SFP have a "
         f"training phase before pruning, which the others do not have.{apart(ledger)}"
     )
     return "\n\n".join([markdown(head, rows), words, "\n".join(f"- {note}" for note in notes)])
@@ -170,7 +170,7 @@ def _line(block: dict[str, Any], method: str, row: dict[str, Any]) -> list[objec
             f"{row['flops'] / 1e6:.2f} M", percent(row["pruned"]), *theirs]  # fmt: skip
 
 
-def figures(ledger: Ledger) -> dict[str, Any]:
+def figures(ledger: RowLedger) -> dict[str, Any]:
     """Draw every method's accuracy, as the paper has it and with our substitution."""
     settings = ledger.header["settings"]["experiment"]
     blocks = [b for b in _ordered(settings) if ledger.all(network=b["network"], method=b["methods"][0])]

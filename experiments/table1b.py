@@ -1,6 +1,6 @@
 """Table 1 (b): ResNet-50 on ImageNet, all methods at the FLOPs of the paper's own.
 
-With ImageNet's training pictures the methods train and fine-tune as the paper says. With a sample alone there is
+With ImageNet's training images the methods train and fine-tune as the paper says. With a sample alone there is
 no training at all: NS and SFP then rank the scales and filters that they find, without their training phase.
 """
 
@@ -13,25 +13,25 @@ from typing import Any
 import slimilar
 from experiments.bench import LABELS, Bench, Network
 from experiments.figures import COLOURS, GREY, canvas
-from experiments.ledger import Ledger
 from experiments.methods import CRITERIA, LINEAR, compared
 from experiments.paper import PROPERTIES, TABLE_1B
 from experiments.tables import percent, tick
 from experiments.tables import table as markdown
 from slimilar.criteria import facts, make
-from slimilar.plan import Plan
-from slimilar.prune import apply
+from slimilar.pipeline import apply
+from slimilar.planning.plan import Plan
+from slimilar.utils.row_ledger import RowLedger
 
 
 @dataclass(frozen=True)
 class Settings:
-    """`pictures` are those that criteria and substitutes may look at; `test` pictures are scored."""
+    """`images` are those that criteria and substitutes may look at; `test` images are scored."""
 
     network: str
     methods: tuple[str, ...]
     budget: str
     sparse_epochs: int
-    pictures: int
+    images: int
     test: int | None
 
 
@@ -50,13 +50,11 @@ def trains(settings: Settings) -> bool:
 
 
 def run(bench: Bench) -> None:
-    """Compare with training where there are training pictures and epochs for it, else without any."""
+    """Compare with training where there are training images and epochs for it, else without any."""
     settings = bench.settings
     if settings.sparse_epochs:
         budgets = [settings.budget]
-        compared(
-            bench, settings.network, settings.methods, budgets, settings.sparse_epochs, settings.pictures
-        )
+        compared(bench, settings.network, settings.methods, budgets, settings.sparse_epochs, settings.images)
         return
     bench.ledger.row({"network": settings.network, "method": "base"}, lambda: _base(bench))
     plans: dict[str, Plan] = {}  # a choice may take long, and serves both substitutes
@@ -73,9 +71,9 @@ def run(bench: Bench) -> None:
 
 
 def _work(row: tuple[str, str]) -> tuple[bool, bool]:
-    """Order rows: fitting takes longer, and most of all where the choice looks at pictures as well."""
+    """Order rows: fitting takes longer, and most of all where the choice looks at images as well."""
     method, substitute = row
-    return substitute == LINEAR, facts(CRITERIA[method]).needs == "pictures"
+    return substitute == LINEAR, facts(CRITERIA[method]).needs == "images"
 
 
 def _network(bench: Bench) -> Network:
@@ -93,9 +91,9 @@ def _untrained(
     bench: Bench, plans: dict[str, Plan], method: str, substitute: str, own: bool
 ) -> dict[str, Any]:
     network, settings = _network(bench), bench.settings
-    seen = network.pictures[: settings.pictures]
+    seen = network.images[: settings.images]
     if method not in plans:
-        looks = facts(CRITERIA[method]).needs == "pictures"
+        looks = facts(CRITERIA[method]).needs == "images"
         plans[method] = slimilar.analyze(
             network.model, network.example, criterion=make(CRITERIA[method], trained=True),
             calibration=seen if looks else None, residual=network.residual, seed=bench.seed,
@@ -117,7 +115,7 @@ def _untrained(
     return {"own": own, "flops": cut.flops, "pruned": pruned, "error": None, **bench.score(network, small)}
 
 
-def table(ledger: Ledger) -> str:
+def table(ledger: RowLedger) -> str:
     """Return the paper's columns, with the paper's numbers behind ours."""
     settings = ledger.header["settings"]["experiment"]
     base = ledger.find(method="base") or {}
@@ -144,12 +142,12 @@ def table(ledger: Ledger) -> str:
     )
     words = (
         f"{LABELS[settings['network']]}. Unpruned: top-1 {base['accuracy']:.1f} %, top-5 {base['top5']:.1f} % of "
-        f"{base['pictures']} pictures. Changes in points. {trained}"
+        f"{base['images']} images. Changes in points. {trained}"
     )
     return f"{words}\n\n{markdown(head, rows)}"
 
 
-def figures(ledger: Ledger) -> dict[str, Any]:
+def figures(ledger: RowLedger) -> dict[str, Any]:
     """Draw top-1 accuracy of every method, its own way and with our substitution."""
     settings = ledger.header["settings"]["experiment"]
     base = ledger.find(method="base") or {}

@@ -12,19 +12,19 @@ from torch import Tensor
 import slimilar
 from experiments.bench import LABELS, Bench, Network
 from experiments.figures import BLUE, GREY, ORANGE, canvas
-from experiments.ledger import Ledger
 from experiments.paper import BATCH, TABLE_1C
 from experiments.tables import percent
 from experiments.tables import table as markdown
-from slimilar.engines import pytorch
-from slimilar.latency import measure
-from slimilar.plan import Cut, Plan
-from slimilar.prune import apply
+from slimilar.deploy.latency import measure
+from slimilar.deploy.runtimes import pytorch
+from slimilar.pipeline import apply
+from slimilar.planning.plan import Cut, Plan
+from slimilar.utils.row_ledger import RowLedger
 
 
 @dataclass(frozen=True)
 class Settings:
-    """`batch` pictures at once are timed, for `rounds` rounds; `pictures` calibrate the substitute."""
+    """`batch` images at once are timed, for `rounds` rounds; `images` calibrate the substitute."""
 
     network: str
     thresholds: tuple[float, ...]
@@ -32,8 +32,8 @@ class Settings:
     batch: int
     rounds: int
     test: int | None
-    pictures: int
-    finetune: bool | None = None  # None where a sample without training pictures allows none
+    images: int
+    finetune: bool | None = None  # None where a sample without training images allows none
 
 
 _PAPER = tuple(row.threshold or 0.0 for row in TABLE_1C)
@@ -77,11 +77,11 @@ def _plan(network: Network) -> Plan:
 
 
 def _pruned(bench: Bench, threshold: float, substitute: str) -> dict[str, Any]:
-    """Return FLOPs and accuracy; the readers are fitted to pictures where there is a substitute."""
+    """Return FLOPs and accuracy; the consumers are fitted to images where there is a substitute."""
     network = _network(bench)
     plan = _plan(network)
     cut = plan.at(threshold)
-    seen: Tensor | None = network.pictures[: bench.settings.pictures] if substitute == "linear" else None
+    seen: Tensor | None = network.images[: bench.settings.images] if substitute == "linear" else None
     small = apply(
         network.model, network.example, plan, cut, substitute=substitute, calibration=seen, verify=False
     ).model
@@ -98,7 +98,7 @@ def _times(bench: Bench) -> dict[str, Any]:
     """Time the unpruned network and all pruned ones in turn: a slow moment is slow for all of them."""
     network, settings = _network(bench), bench.settings
     plan = _plan(network)
-    example = network.pictures[:1].expand(settings.batch, -1, -1, -1).contiguous()
+    example = network.images[:1].expand(settings.batch, -1, -1, -1).contiguous()
     runs = {"base": pytorch(network.model, example)}
     for t in settings.thresholds:
         small = apply(network.model, network.example, plan, plan.at(t), verify=False).model
@@ -115,7 +115,7 @@ def _plain(interval: Any) -> list[float]:
     return [round(v, 4) for v in (interval.value, interval.low, interval.high)]
 
 
-def table(ledger: Ledger) -> str:
+def table(ledger: RowLedger) -> str:
     """Return the paper's columns, ours and the paper's side by side."""
     settings = ledger.header["settings"]["experiment"]
     base, time = ledger.find(method="base") or {}, ledger.find(what="time") or {}
@@ -137,15 +137,15 @@ def table(ledger: Ledger) -> str:
     head = ["model", "substitute", *ours, *(f"paper: {name.split(' (')[0]}" for name in ours)]
     words = (
         f"{LABELS[settings['network']]}. Unpruned: top-1 {base['accuracy']:.2f} %, top-5 {base['top5']:.2f} % of "
-        f"{base['pictures']} pictures, {base['flops'] * BATCH / 1e9:.0f} B FLOPs for a batch of {BATCH}, "
+        f"{base['images']} images, {base['flops'] * BATCH / 1e9:.0f} B FLOPs for a batch of {BATCH}, "
         f"{time['milliseconds']['base'][0]:.0f} ms for a batch of {settings['batch']} on {time['threads']} thread(s). "
         f"Top-1 and top-5 are changes in points, {'after' if settings.get('finetune') else 'without any'} fine-tuning; "
-        f"the linear substitute is fitted to {settings['pictures']} unlabelled pictures."
+        f"the linear substitute is fitted to {settings['images']} unlabelled images."
     )
     return f"{words}\n\n{markdown(head, rows)}"
 
 
-def figures(ledger: Ledger) -> dict[str, Any]:
+def figures(ledger: RowLedger) -> dict[str, Any]:
     """Draw the saving of time against the saving of FLOPs, ours and the paper's."""
     time = ledger.find(what="time") or {}
     figure, axes = canvas(1, 1, width=4.4, height=3.6)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
-from experiments.ledger import Ledger
+from experiments.scales import scale_of
+from slimilar.utils.row_ledger import RowLedger
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -31,7 +31,7 @@ def tick(value: bool | None) -> str | None:
     return None if value is None else ("✓" if value else "✗")
 
 
-def apart(ledger: Ledger) -> str:
+def apart(ledger: RowLedger) -> str:
     """Return a sentence on how fitted networks are fine-tuned, where it is not as all others."""
     fitted = ledger.header["settings"]["scale"].get("fitted")
     if not fitted:
@@ -40,34 +40,34 @@ def apart(ledger: Ledger) -> str:
     return f" Fitted networks are fine-tuned in as many steps, but at a rate of {fitted['lr']:g}{kept}."
 
 
-def _took(header: Mapping[str, Any]) -> str:
-    processor = header.get("processor_seconds")
-    known = "" if processor is None else f"{processor:.0f} s of processor time, "
-    return f"{known}{header['seconds']:.0f} s"
+def _took(ledger: RowLedger) -> str:
+    """Return the time of all rows. Rows without `cpu` are older; the header holds the processor time of those."""
+    cpu = ledger.header.get("processor_seconds", 0) + sum(row.get("cpu", 0) for row in ledger.rows)
+    return f"{cpu:.0f} s of processor time, {sum(row['seconds'] for row in ledger.rows):.0f} s"
 
 
-def _commits(ledger: Ledger) -> str:
+def _commits(ledger: RowLedger) -> str:
     """Return by which commits of the code rows were made, as far as they say it."""
     found = list(dict.fromkeys(r["commit"] for r in ledger.rows if r.get("commit")))
     return f" Made by commit {', '.join(found)}." if found else ""
 
 
-def document(ledger: Ledger, body: str, pictures: Sequence[str]) -> str:
+def document(ledger: RowLedger, body: str, images: Sequence[str]) -> str:
     """Return the page of an experiment: header, table, figures."""
     header = ledger.header
     versions = ", ".join(f"{name} {version}" for name, version in header["versions"].items())
-    scale = header["settings"]["scale"]
+    scale = scale_of(header["settings"]["scale"]["name"])
     lines = [
         f"# {header['experiment']}",
         "",
         f"    {header['command']}",
         "",
-        f"Scale `{scale['name']}`: {scale['about']}. Seed {header['seed']}. {versions}. {header['hardware']}.",
-        f"Started {header['started']}; {_took(header)} on the clock of a machine that was shared.{_commits(ledger)}",
+        f"Scale `{scale.name}`: {scale.about}. Seed {header['seed']}. {versions}. {header['hardware']}.",
+        f"Started {header['started']}; {_took(ledger)} on the clock of a machine that was shared.{_commits(ledger)}",
         f"Settings and all numbers: `{ledger.path.name}`.",
         "",
         body,
         "",
-        *(f"![{header['experiment']}]({name})\n" for name in pictures),
+        *(f"![{header['experiment']}]({name})\n" for name in images),
     ]
     return "\n".join(lines).rstrip() + "\n"

@@ -1,4 +1,4 @@
-"""Draw the pictures of the report in docs/images/, with a browser.
+"""Draw the images of the report in docs/images/, with a browser.
 
     make screenshots                                     a ResNet-50 with made-up batch norms
     make screenshots ARGS="resnet50-imagenet FOLDER"     the published checkpoint in FOLDER
@@ -15,18 +15,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from _browser import PHONE, OpenPage, started
+from _zoo.oracle import randomise
 from PIL import Image
 
 from slimilar import analyze
-from slimilar._torchvision import import_torchvision
 from slimilar.models import pretrained
 from slimilar.report import write_report
+from slimilar.utils.torchvision_compat import import_torchvision
 
 ROOT = Path(__file__).parents[1]
-sys.path.insert(0, str(ROOT / "tests"))
-from _browser import PHONE, Opened, started  # noqa: E402
-from _small_networks import trained  # noqa: E402
-
 LAYER = "layer1.1.conv1"
 
 
@@ -35,20 +33,20 @@ def network(arguments: list[str]) -> torch.nn.Module:
     if arguments:
         return pretrained(*arguments).model
     torch.manual_seed(0)
-    return trained(import_torchvision("torchvision.models").resnet50())
+    return randomise(import_torchvision("torchvision.models").resnet50())
 
 
 def save(shot: bytes, name: str) -> None:
-    """Write a picture with a palette of 256 colours."""
+    """Write a image with a palette of 256 colours."""
     # Rare colours count as much as common ones: a small dot may be all that a legend has.
     method, dither = Image.Quantize.MAXCOVERAGE, Image.Dither.NONE
-    picture = Image.open(io.BytesIO(shot)).convert("RGB").quantize(256, method, kmeans=2, dither=dither)
-    picture.save(ROOT / "docs" / "images" / f"{name}.png", optimize=True)
+    image = Image.open(io.BytesIO(shot)).convert("RGB").quantize(256, method, kmeans=2, dither=dither)
+    image.save(ROOT / "docs" / "images" / f"{name}.png", optimize=True)
 
 
-def look(browser: Any, file: Path, **options: Any) -> Opened:
+def look(browser: Any, file: Path, **options: Any) -> OpenPage:
     """Open the page at half the FLOPs, with a layer close up where there is room."""
-    view = Opened(browser, file, reduced_motion="reduce", **options)
+    view = OpenPage(browser, file, reduced_motion="reduce", **options)
     view.page.fill("#budget", "50%")
     view.page.press("#budget", "Enter")
     view.page.fill("#budget", "")

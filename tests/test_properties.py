@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 import slimilar
-from _networks import STEPS, Network
-from slimilar.cost import cost_model
-from slimilar.probe import Structure, analyse
-from slimilar.rewrite import operate, surgery
-from slimilar.verify import verify
+from helpers.networks import STEPS, Network
+from slimilar.graph.structure import Structure
+from slimilar.planning.cost import cost_model
+from slimilar.surgery.probe import find_structure
+from slimilar.surgery.rewrite import operate, surgery
+from slimilar.surgery.verify import verify
 
 FEW = settings(max_examples=25, suppress_health_check=list(HealthCheck))
 MANY = settings(max_examples=3000, suppress_health_check=list(HealthCheck))
@@ -40,7 +41,7 @@ def some_mask(structure: Structure, seed: int) -> np.ndarray:
 
 def check_masked(model: nn.Module, mode: str, seed: int) -> None:
     """The smaller network equals the masked original, and costs what was said before it was built."""
-    structure = analyse(model, X, mode)
+    structure = find_structure(model, X, mode)
     mask = some_mask(structure, seed)
     small = operate(model, surgery(structure.trace, structure.grouping, mask))
     assert verify(model, small, X, structure.trace, structure.grouping, mask) < 1e-9
@@ -121,7 +122,7 @@ def test_nothing_changes_at_zero_for_hundreds(model, mode):
 
 
 def plain(gamma: list[float], beta: list[float]) -> nn.Sequential:
-    """Return a convolution with this batch norm, and two readers."""
+    """Return a convolution with this batch norm, and two consumers."""
     torch.manual_seed(3)
     net = nn.Sequential(
         nn.Conv2d(3, len(gamma), 3), nn.BatchNorm2d(len(gamma)), nn.ReLU(), nn.Conv2d(len(gamma), 4, 3)

@@ -43,13 +43,6 @@ def run(code: str) -> str:
     ).stdout
 
 
-def test_the_function_wins_over_the_module_of_its_name():
-    first = "import slimilar.prune; from slimilar.prune import Result; import slimilar; "
-    assert (
-        run(first + "print(callable(slimilar.prune), slimilar.prune.__module__)") == "True slimilar.prune\n"
-    )
-
-
 def test_torch_is_imported_only_when_it_is_needed():
     assert run("import sys, slimilar; print('torch' in sys.modules, slimilar.__version__)").startswith(
         "False "

@@ -4,25 +4,24 @@ from __future__ import annotations
 
 import re
 import shlex
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 import slimilar
+from helpers.paths import ROOT
 from slimilar.cli import app
-from slimilar.data import demo_pictures
+from slimilar.data import demo_images
 
-ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_quick_start_runs(tmp_path, monkeypatch, capsys):
-    """With fewer pictures, which changes how good the result is and nothing else."""
+    """With fewer images, which changes how good the result is and nothing else."""
     (code,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
     assert len([line for line in code.splitlines() if line]) <= 12
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("slimilar.data.demo_pictures", lambda split: demo_pictures(split).first(16))
+    monkeypatch.setattr("slimilar.data.demo_images", lambda split: demo_images(split).first(16))
     found: dict[str, object] = {}
     exec(compile(code, "README.md", "exec"), found)
     assert re.search(r"FLOPs: 89\.28 M -> 4[34]\.", capsys.readouterr().out)

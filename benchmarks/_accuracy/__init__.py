@@ -1,1 +1,1 @@
-"""The parts of the accuracy benchmark: pictures, methods, rows and the table."""
+"""The parts of the accuracy benchmark: images, methods, rows and the table."""

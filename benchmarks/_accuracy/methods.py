@@ -8,8 +8,8 @@ from rivals import folding, grail, torch_pruning
 from torch import Tensor, nn
 
 import slimilar
-from _accuracy.pictures import Task
-from slimilar.prune import apply
+from _accuracy.images import Task
+from slimilar.pipeline import apply
 
 Pruner = Callable[[Task, float], nn.Module]
 
@@ -23,7 +23,7 @@ def _ours(criterion: str = "span", data: str | None = None, substitute: str = "a
         if id(task) not in plans:
             given = {
                 None: lambda: None,
-                "pictures": lambda: task.calibration,
+                "images": lambda: task.calibration,
                 "synthesize": task.synthesised,
             }[data]()
             plan = slimilar.analyze(
@@ -41,7 +41,7 @@ def _ours(criterion: str = "span", data: str | None = None, substitute: str = "a
 
 
 def _recalibrated(made: Pruner) -> Pruner:
-    """The same with batch norms that hold the statistics of the calibration pictures."""
+    """The same with batch norms that hold the statistics of the calibration images."""
 
     def prune(task: Task, flops: float) -> nn.Module:
         return slimilar.recalibrate(made(task, flops), task.example, task.calibration).eval()
@@ -49,14 +49,14 @@ def _recalibrated(made: Pruner) -> Pruner:
     return prune
 
 
-REAL, FREE = "pictures", "none"
+REAL, FREE = "images", "none"
 METHODS: dict[str, tuple[str, str, Pruner]] = {  # name -> (data, what it is, how)
-    "ours": (REAL, "span, linear (auto)", _ours(data="pictures")),
-    "similarity-linear": (REAL, "similarity, linear", _ours("similarity", "pictures")),
+    "ours": (REAL, "span, linear (auto)", _ours(data="images")),
+    "similarity-linear": (REAL, "similarity, linear", _ours("similarity", "images")),
     "ours-recalibrated": (
         REAL,
         "span, linear, batch norms recalibrated",
-        _recalibrated(_ours(data="pictures")),
+        _recalibrated(_ours(data="images")),
     ),
     "none-recalibrated": (
         REAL,
@@ -64,11 +64,11 @@ METHODS: dict[str, tuple[str, str, Pruner]] = {  # name -> (data, what it is, ho
         _recalibrated(_ours("similarity", substitute="none")),
     ),
     **{
-        name: (REAL, f"{name}, linear", _ours(name, "pictures"))
-        for name in ("similarity-active", "similarity-filters", "similarity-pictures", "similarity-readers")
+        name: (REAL, f"{name}, linear", _ours(name, "images"))
+        for name in ("similarity-active", "similarity-filters", "similarity-images", "similarity-consumers")
     },
     "grail": (REAL, "GRAIL: magnitude, ridge on the Gram matrix", grail),
-    "synthesized": (FREE, "span, linear, synthesised pictures", _ours(data="synthesize")),
+    "synthesized": (FREE, "span, linear, synthesised images", _ours(data="synthesize")),
     "similarity-linear-free": (FREE, "similarity, linear from filters (auto)", _ours("similarity")),
     "mean": (FREE, "similarity, mean", _ours("similarity", substitute="mean")),
     "merge": (FREE, "similarity, merge", _ours("similarity", substitute="merge")),

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import platform
 from pathlib import Path
 from typing import Any
 
-import torch
-from _commit import commit
+from _results import opened
 
-import slimilar
+from _accuracy.images import CALIBRATION
 from _accuracy.methods import METHODS
-from _accuracy.pictures import CALIBRATION
-from slimilar.files import write_text
+from slimilar.utils.atomic import write_text
+from slimilar.utils.row_ledger import RowLedger
 
 GOALS = {
     ("vgg16-cifar10", "ours"): {0.7: 92.0, 0.5: 91.2, 0.33: 89.5},
@@ -28,23 +25,19 @@ Row = dict[str, Any]
 
 def note(log: Path, row: Row) -> None:
     """Append a row, with the versions that made it."""
-    row |= {"torch": torch.__version__, "slimilar": slimilar.__version__, "machine": platform.machine()}
-    row |= {"commit": commit("benchmarks/_accuracy")}
-    with log.open("a") as file:
-        file.write(json.dumps(row) + "\n")
-    print(row, flush=True)
+    opened(log, "benchmarks/_accuracy").append(row)
 
 
 def rows(log: Path) -> list[Row]:
     """Return what is known already."""
-    return [json.loads(line) for line in log.read_text().splitlines()] if log.exists() else []
+    return RowLedger(log).rows
 
 
 def write_table(log: Path, file: Path, reading: str) -> None:
     """Write the table, the words on how to read it above it."""
     lines = [
         "# Accuracy without training", "", reading.strip(), "",
-        "| network | FLOPs left | method | data | accuracy | goal | agreement | pictures | seconds (CPU) |",
+        "| network | FLOPs left | method | data | accuracy | goal | agreement | images | seconds (CPU) |",
         "|---|---|---|---|---|---|---|---|---|",
     ]  # fmt: skip
     lines += [_line(r) for r in sorted(rows(log), key=_place)]
@@ -57,10 +50,10 @@ def _place(row: Row) -> tuple[str, float, float]:
 
 def _line(row: Row) -> str:
     data, words, _ = METHODS.get(row["method"], ("", "before pruning", None))
-    if data == "pictures":
-        data = f"{CALIBRATION[row['network'].split('-')[1]]:,} pictures"
+    if data == "images":
+        data = f"{CALIBRATION[row['network'].split('-')[1]]:,} images"
     goal = GOALS.get((row["network"], row["method"]), {}).get(row["flops"], "")
     return (
         f"| {row['network']} | {row['flops_left']:.1%} | {words} | {data} | {row['accuracy']:.2f} | {goal} "
-        f"| {row['agreement']:.2f} | {row['pictures']:,} | {row['seconds']:.0f} ({row['cpu']:.0f}) |"
+        f"| {row['agreement']:.2f} | {row['images']:,} | {row['seconds']:.0f} ({row['cpu']:.0f}) |"
     )

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from slimilar._torchvision import import_torchvision
+from slimilar.utils.torchvision_compat import import_torchvision
 
 _KINDS = ("", "segmentation", "video", "optical_flow", "detection")
 _DETECTORS = (
@@ -44,7 +44,7 @@ class Entry:
     batch_norms: int
     params: int
     made_of: str  # a digest of the modules it is made of
-    sizes: tuple[int, ...]  # picture sizes to try, the small ones first
+    sizes: tuple[int, ...]  # image sizes to try, the small ones first
 
     @property
     def key(self) -> str:
@@ -53,7 +53,7 @@ class Entry:
 
 
 def build(library: str, name: str, kind: str, size: int | None = None) -> nn.Module:
-    """Return a model with random weights; one of timm's for pictures of a size, if it is given."""
+    """Return a model with random weights; one of timm's for images of a size, if it is given."""
     models = import_torchvision("torchvision.models")
     if library == "timm":
         import timm

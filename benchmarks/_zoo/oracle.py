@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from _zoo.numbers import distinct, places
-from slimilar.trace import arguments, map_tensors, tensors_in
+from slimilar.utils.pytree import arguments, map_tensors, tensors_in
 
 _LAYERS = (nn.modules.conv._ConvNd, nn.Linear)
 

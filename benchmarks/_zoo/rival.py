@@ -12,7 +12,7 @@ from torch import nn
 
 from _zoo import oracle
 from _zoo.catalogue import Entry
-from slimilar.trace import arguments, tensors_in
+from slimilar.utils.pytree import arguments, tensors_in
 
 RATIO = 0.3  # of every layer's channels: about half of the FLOPs
 
@@ -58,6 +58,6 @@ def prune(model: nn.Module, example: Any) -> None:
 
 
 def _mixes(model: nn.Module) -> bool:
-    """Tell whether a norm over channels is in the model: there a masked network is not what the rival aims at."""
+    """Tell whether a norm over channels is in the model: there a masked network is not what the rival targets at."""
     kinds = (nn.LayerNorm, nn.GroupNorm, nn.MultiheadAttention)
     return any(isinstance(m, kinds) or "attn" in name.split(".") for name, m in model.named_modules())

@@ -26,9 +26,9 @@ from _zoo.catalogue import Entry, build
 from _zoo.rival import rival
 from slimilar import analyze, count
 from slimilar.errors import SlimilarError, UnreachableBudget
-from slimilar.plan import Cut, Plan
-from slimilar.prune import apply
-from slimilar.trace import arguments, tensors_in
+from slimilar.pipeline import apply
+from slimilar.planning.plan import Cut, Plan
+from slimilar.utils.pytree import arguments, tensors_in
 
 TARGET = 0.6  # of the FLOPs, where it can be reached
 ENOUGH = 0.7
@@ -51,7 +51,7 @@ def prepared(entry: Entry) -> tuple[nn.Module, Any]:
 
 
 def _makes(entry: Entry) -> Iterator[tuple[int | None, tuple[int, ...]]]:
-    """Yield ways to build a model: what is made for large pictures alone can often be made for smaller ones."""
+    """Yield ways to build a model: what is made for large images alone can often be made for smaller ones."""
     if entry.library == "timm" and entry.sizes[0] > _LARGE:
         yield from ((size, (size,)) for size in _SMALLER)
     yield None, entry.sizes
@@ -59,7 +59,7 @@ def _makes(entry: Entry) -> Iterator[tuple[int | None, tuple[int, ...]]]:
 
 def _taken(entry: Entry, model: nn.Module, sizes: tuple[int, ...]) -> Any:
     """Return the smallest input that a model takes, or raise with what it raised last."""
-    # heads that run in training only need larger pictures than the rest
+    # heads that run in training only need larger images than the rest
     sizes = (299,) if getattr(model, "aux_logits", False) else sizes
     problem: Exception | None = None
     for size, frames in product(sizes, _FRAMES if entry.kind == "video" else (0,)):
@@ -75,10 +75,10 @@ def _taken(entry: Entry, model: nn.Module, sizes: tuple[int, ...]) -> Any:
 
 
 def _example(entry: Entry, size: int, frames: int) -> Any:
-    picture = torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(1))
+    image = torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(1))
     if frames:
-        return picture[:1].unsqueeze(2).repeat(1, 1, frames, 1, 1)
-    return (picture[:1], picture[1:]) if entry.kind == "optical_flow" else picture
+        return image[:1].unsqueeze(2).repeat(1, 1, frames, 1, 1)
+    return (image[:1], image[1:]) if entry.kind == "optical_flow" else image
 
 
 def ours(entry: Entry) -> dict[str, Any]:

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import importlib
-import sys
-import types
 from typing import TYPE_CHECKING, Any
 
 from slimilar._version import __version__ as __version__
 from slimilar.errors import SlimilarError
 
 if TYPE_CHECKING:
-    from slimilar.cost import Cost, count
-    from slimilar.plan import Cut, Plan
-    from slimilar.prune import Result, analyze, prune, remove_channels
-    from slimilar.recalibrate import recalibrate
-    from slimilar.store import load, save
+    from slimilar.calibration.batch_norm_statistics import recalibrate
+    from slimilar.deploy.store import load, save
+    from slimilar.pipeline import Result, analyze, prune, remove_channels
+    from slimilar.planning.cost import Cost, count
+    from slimilar.planning.plan import Cut, Plan
 
 __all__ = [
     "Cost",
@@ -34,17 +32,17 @@ __all__ = [
 
 # Imported when first asked for: torch takes seconds, and `slimilar --help` does without it.
 _HOMES = {
-    "Cost": "cost",
-    "Cut": "plan",
-    "Plan": "plan",
-    "Result": "prune",
-    "analyze": "prune",
-    "count": "cost",
-    "load": "store",
-    "prune": "prune",
-    "recalibrate": "recalibrate",
-    "remove_channels": "prune",
-    "save": "store",
+    "Cost": "planning.cost",
+    "Cut": "planning.plan",
+    "Plan": "planning.plan",
+    "Result": "pipeline",
+    "analyze": "pipeline",
+    "count": "planning.cost",
+    "load": "deploy.store",
+    "prune": "pipeline",
+    "recalibrate": "calibration.batch_norm_statistics",
+    "remove_channels": "pipeline",
+    "save": "deploy.store",
 }
 
 
@@ -57,14 +55,3 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-class _Package(types.ModuleType):
-    """Python would bind the module `slimilar.prune` over the function of that name; the function wins here."""
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        if not (name in _HOMES and isinstance(value, types.ModuleType)):
-            super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Package

@@ -7,7 +7,7 @@
     ├── UnreachableBudget     the budget is below the smallest reachable cost
     ├── VerificationError     the smaller model does not equal the masked original
     ├── StoreError            a file is not a whole, unaltered Slimilar file
-    ├── DataError             a dataset or picture cannot be used
+    ├── DataError             a dataset or image cannot be used
     └── TrainingError         training cannot go on; the last good checkpoint is intact
 
 Each message says what was expected, what came, and what to do.
@@ -45,7 +45,7 @@ class StoreError(SlimilarError):
 
 
 class DataError(SlimilarError):
-    """A dataset or picture cannot be used."""
+    """A dataset or image cannot be used."""
 
 
 class TrainingError(SlimilarError):

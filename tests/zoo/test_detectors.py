@@ -1,4 +1,4 @@
-"""The page on detectors keeps its word: its code prunes, trains and predicts, on pictures drawn here."""
+"""The page on detectors keeps its word: its code prunes, trains and predicts, on images drawn here."""
 
 from __future__ import annotations
 
@@ -9,24 +9,25 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from slimilar._torchvision import import_torchvision
+from helpers.paths import DOCS
+from slimilar.utils.torchvision_compat import import_torchvision
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # the library's own warnings
-PAGE = Path(__file__).parents[2] / "docs" / "detectors.md"
+PAGE = DOCS / "detectors.md"
 FAST = 'data="data.yaml", epochs=1, imgsz=64, batch=4, workers=0, plots=False, amp=False, device="cpu", project="runs"'
 
 
 def draw(root: Path, count: int) -> None:
-    """Write pictures of red squares, with their boxes."""
+    """Write images of red squares, with their boxes."""
     random = np.random.default_rng(0)
     for part in ("train", "val"):
         for kind in ("images", "labels"):
             (root / kind / part).mkdir(parents=True)
         for i in range(count):
-            picture = (random.random((64, 64, 3)) * 80).astype(np.uint8)
+            image = (random.random((64, 64, 3)) * 80).astype(np.uint8)
             x, y = random.integers(4, 36, 2)
-            picture[y : y + 24, x : x + 24] = (220, 30, 30)
-            Image.fromarray(picture).save(root / "images" / part / f"{i}.png")
+            image[y : y + 24, x : x + 24] = (220, 30, 30)
+            Image.fromarray(image).save(root / "images" / part / f"{i}.png")
             box = f"0 {(x + 12) / 64} {(y + 12) / 64} {24 / 64} {24 / 64}\n"
             (root / "labels" / part / f"{i}.txt").write_text(box)
     (root / "data.yaml").write_text(
@@ -47,7 +48,7 @@ def test_the_page_on_detectors_runs(tmp_path, monkeypatch, capsys):
     ):
         assert told in code
         code = code.replace(told, here)
-    from _zoo_check import look_trained
+    from helpers.zoo_check import look_trained
 
     found: dict[str, object] = {"look_trained": look_trained}
     exec(compile(code, PAGE.name, "exec"), found)

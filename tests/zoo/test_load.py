@@ -17,11 +17,12 @@ from _zoo.catalogue import Entry, catalogue, chosen
 from _zoo.worker import prepared, to_target
 from torch import nn
 
+from helpers.paths import BENCHMARKS
 from slimilar import analyze
-from slimilar.prune import apply
+from slimilar.pipeline import apply
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # the models' own warnings
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+RESULTS = BENCHMARKS / "results"
 ENTRIES = chosen(catalogue(RESULTS / "zoo-catalogue.json"), everything=False)[:100]  # the smallest
 LEAK = 100 * 2**20  # one megabyte for each architecture; a model or its trace is more
 

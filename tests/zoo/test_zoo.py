@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from _zoo.catalogue import Entry, catalogue, chosen
 from _zoo.worker import exported, ours
 from torch import nn
 
-from _zoo_check import check
-from slimilar._torchvision import import_torchvision
-from slimilar.trace import tensors_in
+from helpers.paths import BENCHMARKS
+from helpers.zoo_check import check
+from slimilar.utils.pytree import tensors_in
+from slimilar.utils.torchvision_compat import import_torchvision
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # the models' own warnings
-RESULTS = Path(__file__).parents[2] / "benchmarks" / "results"
+RESULTS = BENCHMARKS / "results"
 ENTRIES = chosen(catalogue(RESULTS / "zoo-catalogue.json"), everything=False)
 
 

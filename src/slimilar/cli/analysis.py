@@ -14,7 +14,7 @@ from slimilar.cli.output import Output, escape, less, plot
 from slimilar.cli.planning import Asked, command_of, planned, show_frozen
 
 if TYPE_CHECKING:
-    from slimilar.plan import Cut, Plan
+    from slimilar.planning.plan import Cut, Plan
 
 SHARES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
 
@@ -27,7 +27,7 @@ def analyze(
     criterion: options.Criterion = "similarity",
     trained: options.Trained = False,
     calibrate: options.Calibrate = None,
-    pictures: options.Pictures = None,
+    images: options.Images = None,
     normalise: options.Normalise = "auto",
     residual: options.Residual = "inner",
     linkage: options.Linkage = "average",
@@ -47,7 +47,7 @@ def analyze(
     out = Output(json, quiet)
     opened = open_model(model, weights, input, base)
     asked = _asked(residual, linkage, exclude, min_channels, criterion, calibrate, seed, trained)
-    asked, _, plan = planned(out, opened, asked, pictures, normalise)
+    asked, _, plan = planned(out, opened, asked, images, normalise)
     cuts = reachable(plan)
     out.say(f"[bold]{escape(opened.title)}[/]  {plan.before}")
     _show_layers(out, plan, cuts)
@@ -86,7 +86,7 @@ def _show_layers(out: Output, plan: Plan, cuts: list[Cut]) -> None:
 
 
 def _show_curve(out: Output, plan: Plan, cuts: list[Cut]) -> None:
-    from slimilar.cost import human
+    from slimilar.planning.cost import human
 
     before = plan.before
     rows = [
@@ -116,7 +116,7 @@ def described(opened: Opened, plan: Plan) -> dict[str, Any]:
                 "name": g.name,
                 "channels": g.width,
                 "batch_norms": [norm.module for norm in g.batch_norms],
-                "readers": [reader.module for reader in g.readers],
+                "consumers": [consumer.module for consumer in g.consumers],
                 "residual": g.residual,
             }
             for g in plan.groups
@@ -134,7 +134,7 @@ def explore(
     criterion: options.Criterion = "similarity",
     trained: options.Trained = False,
     calibrate: options.Calibrate = None,
-    pictures: options.Pictures = None,
+    images: options.Images = None,
     normalise: options.Normalise = "auto",
     residual: options.Residual = "inner",
     linkage: options.Linkage = "average",
@@ -155,7 +155,7 @@ def explore(
     output = Output(json, quiet)
     opened = open_model(model, weights, input, base)
     asked = _asked(residual, linkage, exclude, min_channels, criterion, calibrate, seed, trained)
-    asked, _, plan = planned(output, opened, asked, pictures, normalise)
+    asked, _, plan = planned(output, opened, asked, images, normalise)
     page = _write_page(output, out, opened, asked, plan)
     output.answer({"report": str(page)})
     if open:

@@ -20,7 +20,7 @@ from slimilar.errors import InvalidInput, SlimilarError
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
-    from slimilar.comparison import Comparison, Event, Row
+    from slimilar.comparison import Comparison, ComparisonRow, Event
     from slimilar.train import Recipe
 
 TABLE, DATA, CHART = "comparison.md", "comparison.csv", "comparison"
@@ -51,16 +51,16 @@ def compare(
     ] = False,
     recipe: Annotated[str, typer.Option(help="quick, paper-vgg, ...; a wrong name lists them.")] = "quick",
     lr: Rate = None,
-    pictures: Annotated[
+    images: Annotated[
         int | None,
-        typer.Option(help="Training pictures for calibration, by seed: 512, or all where there are fewer."),
+        typer.Option(help="Training images for calibration, by seed: 512, or all where there are fewer."),
     ] = None,
-    train_pictures: Annotated[int | None, typer.Option(help="Train on so many, taken evenly.", min=2)] = None,
-    test_pictures: Annotated[int | None, typer.Option(help="Test on so many, taken evenly.", min=2)] = None,
+    train_images: Annotated[int | None, typer.Option(help="Train on so many, taken evenly.", min=2)] = None,
+    test_images: Annotated[int | None, typer.Option(help="Test on so many, taken evenly.", min=2)] = None,
     held_out: Annotated[
         int | None,
         typer.Option(
-            help="Test on so many training pictures, kept out of training: to choose settings by.", min=2
+            help="Test on so many training images, kept out of training: to choose settings by.", min=2
         ),
     ] = None,
     residual: options.Residual = "inner",
@@ -94,7 +94,7 @@ def compare(
 
     output, folder = Output(json, quiet), folder_for(out)
     opener = Named(
-        model, weights, tuple(input or ()), base, data, normalise, train_pictures, test_pictures, held_out
+        model, weights, tuple(input or ()), base, data, normalise, train_images, test_images, held_out
     )
     shared: dict[str, Any] = {
         "flops": _words(flops, "flops"), "substitutes": _words(substitute, "substitute"),
@@ -102,13 +102,13 @@ def compare(
         "plain_epochs": plain_epochs, "residual": residual, "keep": keep,
     }  # fmt: skip
     names = available() if criteria == "all" else _words(criteria, "criteria")
-    terms = Terms(names, pictures=512 if pictures is None else pictures, **shared)
+    terms = Terms(names, images=512 if images is None else images, **shared)
     if not chart.can_draw():
         output.note("no curves will be drawn: pip install 'slimilar\\[plot]'")
-    with output.working("Reading the model and the pictures"):
+    with output.working("Reading the model and the images"):
         subject = opener()
-    if pictures is None:
-        terms = dataclasses.replace(terms, pictures=min(512, len(subject.train)))
+    if images is None:
+        terms = dataclasses.replace(terms, images=min(512, len(subject.train)))
     with output.working("Comparing") as tell:
         found = run(
             opener, terms, folder, jobs=jobs, threads=threads, engine=engine, command=_command(context),
@@ -169,7 +169,7 @@ def _shown(out: Output, tell: Tell) -> Callable[[Event], None]:
     return show
 
 
-def _told(row: Row) -> str:
+def _told(row: ComparisonRow) -> str:
     if row.error is not None:
         return spoken(row.error)
     tuned = "" if row.tuned is None else f", {percent(row.tuned)} after fine-tuning"
@@ -179,16 +179,16 @@ def _told(row: Row) -> str:
 def _finish(out: Output, found: Comparison, folder: Path) -> None:
     """Write the table, the data and the curves, and show the table."""
     from slimilar.comparison import chart, table
-    from slimilar.files import write_text
+    from slimilar.utils.atomic import write_text
 
     written = [
         write_text(folder / TABLE, table.markdown(found)),
         write_text(folder / DATA, table.as_csv(found.rows)),
     ]
     if chart.can_draw() and any(row.error is None for row in found.rows):
-        pictures = [folder / f"{CHART}{suffix}" for suffix in (".png", ".svg")]
-        chart.draw(found, pictures)
-        written += pictures
+        images = [folder / f"{CHART}{suffix}" for suffix in (".png", ".svg")]
+        chart.draw(found, images)
+        written += images
     every = table.lines(found.rows)
     for budget in dict.fromkeys(line.budget for line in every):
         rows = [[escape(cell) for cell in table.cells(line)] for line in every if line.budget == budget]
@@ -234,6 +234,6 @@ def criteria(json: options.Json = False, quiet: options.Quiet = False) -> None:
     out.say(
         "tag: in the paper's tables. auto: finds the widths by itself. pre: works on a network that was\n"
         "trained without it. --json also tells what its own paper does about the layers that read.\n"
-        "Pictures and labels come with --calibrate, the training phase with slimilar train --for."
+        "Images and labels come with --calibrate, the training phase with slimilar train --for."
     )
     out.answer({name: dataclasses.asdict(f) for name, f in known.items()})

@@ -1,4 +1,4 @@
-"""`slimilar demo`: the whole idea on a real network and real pictures, offline, in about a minute."""
+"""`slimilar demo`: the whole idea on a real network and real images, offline, in about a minute."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from slimilar.cli.pruning import MODEL, REPORT, pruned
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from slimilar.data import Pictures
-    from slimilar.latency import Timings
-    from slimilar.plan import Plan
-    from slimilar.prune import Result
+    from slimilar.data import Images
+    from slimilar.deploy.latency import Timings
+    from slimilar.pipeline import Result
+    from slimilar.planning.plan import Plan
 
 SOURCE = "slimilar:demo"
 SHARES = (0.7, 0.5, 0.3)
 HALF = 0.5  # the one of them that is saved
-CHOSEN_BY = "span"  # the criterion that looks at pictures
-BATCH = 32  # pictures at once when time is measured
+CHOSEN_BY = "span"  # the criterion that looks at images
+BATCH = 32  # images at once when time is measured
 REMOVED, MENDED, REFITTED, FITTED = "removed", "mended", "refitted", "fitted"
 HOW = {
     REMOVED: "similar channels removed (no data)",
-    MENDED: "same, their readers make up for it (no data)",
-    REFITTED: "same, the rest refitted to 256 pictures",
-    FITTED: "chosen by and refitted to 256 pictures",
+    MENDED: "same, their consumers make up for it (no data)",
+    REFITTED: "same, the rest refitted to 256 images",
+    FITTED: "chosen by and refitted to 256 images",
 }
 
 
@@ -59,11 +59,11 @@ def demo(
 
     Example: [bold]slimilar demo[/]
     """
-    from slimilar.data import demo_pictures
+    from slimilar.data import demo_images
 
     output, folder = Output(json, quiet), folder_for(out)
     opened = open_model(SOURCE)
-    test, shown = demo_pictures("test"), demo_pictures("train").tensor()
+    test, shown = demo_images("test"), demo_images("train").tensor()
     plan = make_plan(output, opened, Asked())
     _introduce(output, plan, test)
     run = _Demo(output, opened, plan, test, shown, seed)
@@ -77,8 +77,8 @@ def demo(
     output.answer(_described(plan, accuracy, len(test), rows, timings, written))
 
 
-def _introduce(out: Output, plan: Plan, test: Pictures) -> None:
-    from slimilar.cost import human
+def _introduce(out: Output, plan: Plan, test: Images) -> None:
+    from slimilar.planning.cost import human
 
     channels = sum(group.width for group in plan.groups)
     out.say("\n[bold]Slimilar[/]: channels that say the same need only one speaker.\n")
@@ -86,7 +86,7 @@ def _introduce(out: Output, plan: Plan, test: Pictures) -> None:
     out.say(f"A VGG-16 for CIFAR-10, three eighths wide, trained by this project: {size}.")
     out.say(f"{channels:,} channels in {len(plan.groups)} layers may leave. {_nearest(plan)}")
     out.say(
-        f"Accuracy is measured on {len(test):,} real test pictures that neither training nor pruning has seen.\n"
+        f"Accuracy is measured on {len(test):,} real test images that neither training nor pruning has seen.\n"
     )
 
 
@@ -103,7 +103,7 @@ class _Demo:
     out: Output
     opened: Opened
     plan: Plan
-    test: Pictures
+    test: Images
     shown: Tensor
     seed: int
 
@@ -154,17 +154,17 @@ def _show_accuracy(out: Output, accuracy: float, count: int, rows: list[Row]) ->
     )
     reach = f"{50 * (high - low):.1f}"
     remark = (
-        "Removing the most similar is the paper's method before fine-tuning. The 256 pictures have no labels."
+        "Removing the most similar is the paper's method before fine-tuning. The 256 images have no labels."
     )
     out.say(f"[dim]{remark}[/]")
     out.say(
-        f"[dim]With {count:,} test pictures the first accuracy is known to within {reach} points (95 %).[/]\n"
+        f"[dim]With {count:,} test images the first accuracy is known to within {reach} points (95 %).[/]\n"
     )
 
 
 def _timed(out: Output, opened: Opened, models: dict[float, Result], seconds: float, seed: int) -> Timings:
-    from slimilar.engines import pytorch
-    from slimilar.latency import measure
+    from slimilar.deploy.latency import measure
+    from slimilar.deploy.runtimes import pytorch
 
     example = opened.example(BATCH)
     runs = {"1.0": pytorch(opened.model, example)}
@@ -174,7 +174,7 @@ def _timed(out: Output, opened: Opened, models: dict[float, Result], seconds: fl
 
 
 def _show_time(out: Output, plan: Plan, rows: list[Row], timings: Timings) -> None:
-    from slimilar.cost import human
+    from slimilar.planning.cost import human
 
     lines = []
     costs = {1.0: (plan.before.flops, plan.before.params)}
@@ -187,7 +187,7 @@ def _show_time(out: Output, plan: Plan, rows: list[Row], timings: Timings) -> No
              less(plan.before.params, params) if share < 1 else "", f"{ms.value:.1f} ms",
              *(times if share < 1 else ["", ""])]
         )  # fmt: skip
-    title = f"What it costs: {BATCH} pictures at once, measured on this machine in turn"
+    title = f"What it costs: {BATCH} images at once, measured on this machine in turn"
     out.table(["FLOPs", "", "parameters", "", "time", "", "<95 %"], lines, title)
 
 
@@ -195,8 +195,8 @@ def _write(
     folder: Path, opened: Opened, plan: Plan, accuracy: float, rows: list[Row], models: dict[float, Result],
     timings: Timings,
 ) -> dict[str, Path]:  # fmt: skip
+    from slimilar.deploy.store import save
     from slimilar.report import Point, write_report
-    from slimilar.store import save
 
     points = [Point("original", plan.before.flops, accuracy)]
     points += [Point(HOW[row.how], row.flops, row.accuracy) for row in rows]
@@ -209,7 +209,7 @@ def _write(
 
 def _table(plan: Plan, accuracy: float, rows: list[Row], timings: Timings) -> list[dict[str, str]]:
     """Return what was measured, for the report."""
-    from slimilar.cost import human
+    from slimilar.planning.cost import human
 
     original = Row(1.0, "original", plan.before.flops, plan.before.params, accuracy)
     return [
@@ -219,7 +219,7 @@ def _table(plan: Plan, accuracy: float, rows: list[Row], timings: Timings) -> li
             "saved": less(plan.before.flops, row.flops) if row.flops < plan.before.flops else "",
             "parameters": human(row.params),
             "accuracy": percent(row.accuracy),
-            f"time for {BATCH} pictures": ""
+            f"time for {BATCH} images": ""
             if row.how in (REMOVED, MENDED, REFITTED)
             else f"{timings.milliseconds(str(row.share)).value:.1f} ms",
         }
@@ -230,7 +230,7 @@ def _table(plan: Plan, accuracy: float, rows: list[Row], timings: Timings) -> li
 def _close(out: Output, written: dict[str, Path]) -> None:
     model = escape(written["model"])
     out.say(
-        f"The report, with every layer, cluster and threshold to play with: [bold]{escape(written['report'])}[/]"
+        f"The report, with every layer, cluster and threshold to instruction with: [bold]{escape(written['report'])}[/]"
     )
     out.say(f"The network with half the FLOPs: [bold]{model}[/]\n")
     out.say("Go on with")
@@ -244,7 +244,7 @@ def _described(
 ) -> dict[str, Any]:
     times = {name: asdict(timings.milliseconds(name)) for name in timings.names}
     return {
-        "pictures": count,
+        "images": count,
         "accuracy": accuracy,
         "flops": plan.before.flops,
         "params": plan.before.params,

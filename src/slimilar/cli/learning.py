@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slimilar.cli import options
+from slimilar.cli.images import labelled
 from slimilar.cli.opened import Opened, folder_for, open_model
 from slimilar.cli.output import Output, Tell, escape, percent
 from slimilar.cli.phases import For, Phase, Stream, Strength, Towards
-from slimilar.cli.pictures import labelled
 
 if TYPE_CHECKING:
     from slimilar.train import Progress, Recipe, Result, Score
@@ -24,7 +24,7 @@ Data = Annotated[
         help="demo, cifar10, cifar100, a .npz file, or a folder with train and test inside.", metavar="DATA"
     ),
 ]
-Limit = Annotated[int | None, typer.Option(help="Use the first pictures only.", min=1)]
+Limit = Annotated[int | None, typer.Option(help="Use the first images only.", min=1)]
 Epochs = Annotated[int | None, typer.Option(help="Other than the recipe's.", min=1)]
 Rate = Annotated[float | None, typer.Option("--lr", help="Learning rate, other than the recipe's.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on with the run in the folder.")]
@@ -111,7 +111,7 @@ class _Run:
         self.opened = opened
         self.first = Team.join().rank == 0  # of several processes one speaks and writes
         self.out = out if self.first else Output(quiet=True)
-        self.pictures = labelled(opened, data, "train", limit, normalise)
+        self.images = labelled(opened, data, "train", limit, normalise)
         self.test = labelled(opened, data, "test", limit, normalise)
 
     def __call__(
@@ -123,7 +123,7 @@ class _Run:
         hooks = phase.hooks(self.opened, chosen)
         with self.out.working("Training") as tell:
             result = (finetune if tune else train)(
-                self.opened.model, self.pictures, chosen, test=self.test, folder=folder, resume=resume,
+                self.opened.model, self.images, chosen, test=self.test, folder=folder, resume=resume,
                 teacher=teacher, hooks=hooks, settings=Settings(seed=seed, save_every=200),
                 progress=_shown(self.out, tell),
             )  # fmt: skip
@@ -132,7 +132,7 @@ class _Run:
             self._finish(result, folder, phase)
 
     def _finish(self, result: Result, folder: Path, phase: Phase) -> None:
-        from slimilar.store import save
+        from slimilar.deploy.store import save
 
         file = save(result.model, folder / "model.safetensors", source=self.opened.source)
         before = (
@@ -164,7 +164,7 @@ def _shown(out: Output, tell: Tell) -> Any:
         if event.test_accuracy is not None:
             out.note(
                 f"epoch {event.epoch}/{event.epochs}: loss {event.loss:.3f}, "
-                f"test accuracy {percent(event.test_accuracy)}, {event.pictures_per_second:.0f} pictures/s"
+                f"test accuracy {percent(event.test_accuracy)}, {event.images_per_second:.0f} images/s"
             )
 
     return show
@@ -181,7 +181,7 @@ def evaluate(
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
-    """Measure accuracy on test pictures, with 95 % confidence intervals.
+    """Measure accuracy on test images, with 95 % confidence intervals.
 
     Example: [bold]slimilar evaluate slimilar:demo small/model.safetensors --data demo[/]
     """
@@ -194,11 +194,11 @@ def evaluate(
         with out.working(f"Evaluating {name}"):
             found[name] = score(opened.model, labelled(opened, data, "test", limit, normalise))
     rows = [
-        [escape(name), percent(s.accuracy), "{:.1f}..{:.1f}".format(*(100 * x for x in wilson(s.accuracy, s.pictures))),
-         percent(s.top5), f"{s.loss:.3f}", str(s.pictures)]
+        [escape(name), percent(s.accuracy), "{:.1f}..{:.1f}".format(*(100 * x for x in wilson(s.accuracy, s.images))),
+         percent(s.top5), f"{s.loss:.3f}", str(s.images)]
         for name, s in found.items()
     ]  # fmt: skip
-    out.table(["<model", "accuracy", "<95 %", "top-5", "loss", "pictures"], rows)
+    out.table(["<model", "accuracy", "<95 %", "top-5", "loss", "images"], rows)
     out.answer({name: dataclasses.asdict(score) for name, score in found.items()})
 
 

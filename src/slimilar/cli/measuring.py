@@ -11,7 +11,7 @@ from slimilar.cli.opened import Opened, open_model
 from slimilar.cli.output import Output, escape
 
 if TYPE_CHECKING:
-    from slimilar.latency import Interval, Run, Timings
+    from slimilar.deploy.latency import Interval, Run, Timings
 
 
 def bench(
@@ -24,7 +24,7 @@ def bench(
             help="pytorch, compile, onnxruntime or openvino. Repeatable; 'all': whatever is installed."
         ),
     ] = None,
-    batch: Annotated[int, typer.Option(help="Pictures at once.", min=1)] = 1,
+    batch: Annotated[int, typer.Option(help="Images at once.", min=1)] = 1,
     seconds: Annotated[float, typer.Option(help="How long to measure with each engine.", min=0)] = 5.0,
     threads: options.Threads = None,
     weights: options.Weights = None,
@@ -52,13 +52,13 @@ def bench(
             found[name] = timings
     rows = [row for name, timings in found.items() for row in _rows(name, timings, models, batch)]
     where = f"batch {batch}, {torch.get_num_threads()} threads, medians and 95 % intervals of runs in turn"
-    out.table(["<engine", "<model", "ms", "<95 %", "pictures/s", "time", "<95 %"], rows, where)
+    out.table(["<engine", "<model", "ms", "<95 %", "images/s", "time", "<95 %"], rows, where)
     out.answer({"batch": batch, "threads": torch.get_num_threads(), "torch": torch.__version__,
                 "engines": {n: _described(t, models) for n, t in found.items()}})  # fmt: skip
 
 
 def _engines(wanted: list[str]) -> list[str]:
-    from slimilar.engines import available, check_engine
+    from slimilar.deploy.runtimes import available, check_engine
 
     return available() if "all" in wanted else [check_engine(name) for name in dict.fromkeys(wanted)]
 
@@ -67,9 +67,9 @@ def _measured(
     out: Output, engine: str, opened: dict[str, Opened], batch: int, seconds: float, seed: int, must: bool
 ) -> Timings | None:
     """Return the timings of one engine; None, with a remark, where it does not work here and need not."""
-    from slimilar.engines import ENGINES
+    from slimilar.deploy.latency import measure
+    from slimilar.deploy.runtimes import ENGINES
     from slimilar.errors import InvalidInput, SlimilarError
-    from slimilar.latency import measure
 
     runs: dict[str, Run] = {}
     with out.working(f"Preparing {engine}"):

@@ -18,22 +18,22 @@ def wants_labels(criterion: str) -> bool:
 
 
 def check_needs(criterion: str, calibrate: str | None, trained: bool, model: nn.Module) -> None:
-    """Raise unless a command has what its criterion needs: pictures, labels, a training phase."""
+    """Raise unless a command has what its criterion needs: images, labels, a training phase."""
     from slimilar.criteria import facts
 
     needs = facts(criterion).needs
     if trained and needs != "training":
         raise InvalidInput(f"--trained is for {_phases()}, got --criterion {criterion}; leave it out")
-    if needs == "pictures" and calibrate is None:
+    if needs == "images" and calibrate is None:
         raise InvalidInput(
-            f"criterion {criterion!r} looks at pictures, got none: pass --calibrate with a folder, a .npz file, "
+            f"criterion {criterion!r} looks at images, got none: pass --calibrate with a folder, a .npz file, "
             "cifar10, demo, or the word synthesize"
         )
     if needs == "labels" and calibrate in (None, "synthesize"):
         got = "none" if calibrate is None else "synthesised ones, which have no labels"
         raise InvalidInput(
-            f"criterion {criterion!r} follows the loss on labelled pictures, got {got}: pass --calibrate with cifar10, "
-            "demo, a .npz file that has labels, or a folder with one folder of pictures for each class"
+            f"criterion {criterion!r} follows the loss on labelled images, got {got}: pass --calibrate with cifar10, "
+            "demo, a .npz file that has labels, or a folder with one folder of images for each class"
         )
     if needs == "training" and not trained:
         _check_phase(criterion, model)

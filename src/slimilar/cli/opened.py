@@ -73,9 +73,9 @@ def parse_shape(text: str) -> tuple[int, ...]:
 
 
 def _saved(text: str, base: str | None, given: tuple[tuple[int, ...], ...], command: str) -> Opened:
-    from slimilar.archive import inspect
-    from slimilar.sources import build, input_shape, parse
-    from slimilar.store import load
+    from slimilar.deploy.file_format import inspect
+    from slimilar.deploy.sources import build, input_shape, parse
+    from slimilar.deploy.store import load
 
     stored = inspect(text)
     source = base or stored.source
@@ -87,8 +87,8 @@ def _saved(text: str, base: str | None, given: tuple[tuple[int, ...], ...], comm
 
 
 def _built(text: str, weights: str | None, given: tuple[tuple[int, ...], ...], command: str) -> Opened:
-    from slimilar.sources import build, input_shape, parse
-    from slimilar.weights import fill_
+    from slimilar.deploy.sources import build, input_shape, parse
+    from slimilar.deploy.weights import fill_
 
     source = parse(text)
     if weights == "default":
@@ -113,10 +113,10 @@ def _some(shapes: tuple[tuple[int, ...], ...], text: str) -> tuple[tuple[int, ..
 
 def _published(name: str, weights: str | None) -> nn.Module:
     """Return a published network; its file is found by SLIMILAR_DATA unless one is given."""
+    from slimilar.deploy.weights import read
     from slimilar.models import CHECKPOINTS, pretrained
     from slimilar.models.checkpoints import load_state
-    from slimilar.names import choose
-    from slimilar.weights import read
+    from slimilar.utils.suggestions import choose
 
     entry = CHECKPOINTS[choose(name, list(CHECKPOINTS), "published network")]
     if weights is None:
@@ -126,8 +126,8 @@ def _published(name: str, weights: str | None) -> nn.Module:
 
 def _downloaded(text: str) -> Any:
     """Return a library's model with the weights it offers itself."""
-    from slimilar._torchvision import import_torchvision
-    from slimilar.sources import parse
+    from slimilar.deploy.sources import parse
+    from slimilar.utils.torchvision_compat import import_torchvision
 
     source = parse(text)
     try:

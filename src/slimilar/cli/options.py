@@ -76,7 +76,7 @@ Criterion = Annotated[
     str,
     typer.Option(
         help="Which channels leave: similarity (the paper), span (by what the output feels; needs --calibrate), "
-        "auto: span for a budget with 32 pictures or more, else similarity. slimilar criteria lists all.",
+        "auto: span for a budget with 32 images or more, else similarity. slimilar criteria lists all.",
     ),
 ]
 Trained = Annotated[
@@ -90,23 +90,23 @@ Trained = Annotated[
 Calibrate = Annotated[
     str | None,
     typer.Option(
-        help="Pictures: a folder, a .npz file, cifar10, demo; or 'synthesize': made from the model itself. Labels are "
+        help="Images: a folder, a .npz file, cifar10, demo; or 'synthesize': made from the model itself. Labels are "
         "looked at by criteria that follow the loss alone.",
-        metavar="PICTURES",
+        metavar="MAX_IMAGES",
     ),
 ]
-Pictures = Annotated[
+Images = Annotated[
     int | None, typer.Option(help="How many of them: 512 unless told, 768 where they are synthesised.", min=1)
 ]
 Substitute = Annotated[
     str,
     typer.Option(
-        help="What the readers of removed channels do instead: none, merge, mean, linear (best with --calibrate), auto."
+        help="What consumers of removed channels do instead: none, merge, mean, linear (best with --calibrate), auto."
     ),
 ]
 Normalise = Annotated[
     str,
     typer.Option(
-        help="What the model expects of pictures: auto, raw, imagenet, cifar10 or cifar100.", metavar="HOW"
+        help="What the model expects of images: auto, raw, imagenet, cifar10 or cifar100.", metavar="HOW"
     ),
 ]

@@ -7,16 +7,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from slimilar.cli.images import calibration
 from slimilar.cli.needs import check_needs, wants_labels
 from slimilar.cli.opened import Opened
 from slimilar.cli.output import Output, escape
-from slimilar.cli.pictures import calibration
 
 if TYPE_CHECKING:
     from slimilar.criteria import Weights
-    from slimilar.groups import ChannelGroup
-    from slimilar.plan import Plan
-    from slimilar.similarity import RemovalOrder
+    from slimilar.graph.groups import ChannelGroup
+    from slimilar.planning.plan import Plan
+    from slimilar.similarity.removal_order import RemovalOrder
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Asked:
     trained: bool = False
 
     def settled(self, calibration: Any, threshold: float | None = None) -> Asked:
-        """Return them with what "auto" stands for, given the pictures that were read."""
+        """Return them with what "auto" stands for, given the images that were read."""
         if self.criterion != "auto":
             return self
         from slimilar.criteria import automatic
@@ -54,7 +54,7 @@ class Asked:
         return " ".join(found)
 
     def options(self) -> dict[str, Any]:
-        """Return them as both `slimilar.analyze` and `slimilar.prune` take them."""
+        """Return them as both `slimilar.analyze` and `slimilar.pipeline` take them."""
         return {
             "residual": self.residual,
             "linkage": self.linkage,
@@ -66,7 +66,7 @@ class Asked:
 
 @dataclass(frozen=True, eq=False)
 class Remembered:
-    """A criterion that answers as it did for a plan: so that one look at the pictures serves several cuts."""
+    """A criterion that answers as it did for a plan: so that one look at the images serves several cuts."""
 
     plan: Plan
 
@@ -88,15 +88,15 @@ def command_of(opened: Opened, asked: Asked) -> str:
 
 
 def _calibrated(out: Output, opened: Opened, asked: Asked, count: int | None, normalise: str) -> Any:
-    """Return pictures, read or synthesised, or None where none are asked for; with labels where they are needed."""
+    """Return images, read or synthesised, or None where none are asked for; with labels where they are needed."""
     criterion = asked.settled(None).criterion  # what "auto" may come to needs nothing
     check_needs(criterion, asked.calibrate, asked.trained, opened.model)
-    with out.working("Reading pictures") as tell:
+    with out.working("Reading images") as tell:
         labels = wants_labels(criterion)
         found = calibration(opened, asked.calibrate, count or 512, normalise, labels)
         if not isinstance(found, str):
             return found
-        from slimilar.synthesis import synthesize
+        from slimilar.calibration.synthesis import synthesize
 
         made = {} if count is None else {"count": count}
         return synthesize(opened.model, opened.example(), seed=asked.seed, progress=tell.stage, **made)
@@ -110,7 +110,7 @@ def planned(
     normalise: str,
     threshold: float | None = None,
 ) -> tuple[Asked, Any, Plan]:
-    """Return what was asked with "auto" settled, the pictures that were looked at, and the plan."""
+    """Return what was asked with "auto" settled, the images that were looked at, and the plan."""
     shown = _calibrated(out, opened, asked, count, normalise)
     settled = asked.settled(shown, threshold)
     return settled, shown, make_plan(out, opened, settled, shown)
@@ -121,7 +121,7 @@ def make_plan(out: Output, opened: Opened, asked: Asked, calibration: Any = None
     import slimilar
     from slimilar.criteria import make
     from slimilar.errors import NothingToPrune
-    from slimilar.plan import nothing
+    from slimilar.planning.plan import nothing
 
     criterion: Any = make(asked.criterion, trained=True) if asked.trained else asked.criterion
     with out.working("Following the channels through the model") as tell:

@@ -12,9 +12,9 @@ from slimilar.cli.output import Output, escape, less
 from slimilar.cli.planning import Asked, Remembered, command_of, planned, show_frozen
 
 if TYPE_CHECKING:
-    from slimilar.latency import Found
-    from slimilar.plan import Plan
-    from slimilar.prune import Result
+    from slimilar.deploy.latency import Found
+    from slimilar.pipeline import Result
+    from slimilar.planning.plan import Plan
 
 MODEL, PLAN, REPORT = "model.safetensors", "plan.json", "report.html"
 
@@ -30,7 +30,7 @@ def prune(
     layer: options.Layer = None,
     exclude: options.Exclude = None,
     calibrate: options.Calibrate = None,
-    pictures: options.Pictures = None,
+    images: options.Images = None,
     normalise: options.Normalise = "auto",
     criterion: options.Criterion = "auto",
     trained: options.Trained = False,
@@ -58,7 +58,7 @@ def prune(
         residual, linkage, tuple(exclude or ()), min_channels, criterion, calibrate, substitute, seed, trained
     )
     opened = open_model(model, weights, input, base)
-    asked, shown, plan = planned(output, opened, asked, pictures, normalise, threshold)
+    asked, shown, plan = planned(output, opened, asked, images, normalise, threshold)
     found = None
     if latency is not None:
         found = _within(output, opened, plan, latency, cut_options)
@@ -94,7 +94,7 @@ def pruned(out: Output, opened: Opened, plan: Plan, asked: Asked, calibration: A
 
 def _within(out: Output, opened: Opened, plan: Plan, budget: str, options: dict[str, Any]) -> Found:
     """Return the cut that meets a budget of time."""
-    from slimilar.latency import within
+    from slimilar.deploy.latency import within
 
     with out.working("Measuring how fast smaller models run") as tell:
         return within(opened.model, opened.example(), plan, budget, progress=tell, **options)
@@ -102,9 +102,9 @@ def _within(out: Output, opened: Opened, plan: Plan, budget: str, options: dict[
 
 def _write(out: Output, folder: Path, opened: Opened, asked: Asked, result: Result) -> dict[str, Path]:
     """Write the three files, each whole or not at all."""
-    from slimilar.files import write_text
+    from slimilar.deploy.store import save
     from slimilar.report import write_report
-    from slimilar.store import save
+    from slimilar.utils.atomic import write_text
 
     with out.working("Writing"):
         text = jsonlib.dumps(_plan(result), indent=1) + "\n"
@@ -145,7 +145,7 @@ def _cost(cost: Any) -> dict[str, int]:
 
 
 def _show(out: Output, result: Result, found: Found | None) -> None:
-    from slimilar.cost import human
+    from slimilar.planning.cost import human
 
     cut = result.cut
     rows = [

@@ -24,8 +24,8 @@ def spoken(text: str) -> str:
 
     >>> spoken('allow more (residual="joint", a smaller min_channels), or exclude it (exclude=[...])')
     'allow more (--residual joint, a smaller --min-channels), or exclude it (--exclude NAME)'
-    >>> spoken("pass calibration= with some pictures")
-    'pass --calibrate with some pictures'
+    >>> spoken("pass calibration= with some images")
+    'pass --calibrate with some images'
     >>> spoken("the folder holds a run; pass resume=True to go on")
     'the folder holds a run; pass --resume to go on'
     """

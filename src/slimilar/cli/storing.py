@@ -12,7 +12,7 @@ from slimilar.cli.opened import open_model
 from slimilar.cli.output import Output, escape, less
 
 if TYPE_CHECKING:
-    from slimilar.archive import Stored
+    from slimilar.deploy.file_format import Stored
 
 
 def inspect(
@@ -24,8 +24,8 @@ def inspect(
 
     Example: [bold]slimilar inspect small/model.safetensors[/]
     """
-    from slimilar.archive import inspect as look
-    from slimilar.archive import read
+    from slimilar.deploy.file_format import inspect as look
+    from slimilar.deploy.file_format import read
 
     out = Output(json, quiet)
     stored = look(file)
@@ -52,7 +52,7 @@ def _described(stored: Stored) -> dict[str, Any]:
 
 
 def _show(out: Output, stored: Stored) -> None:
-    from slimilar.cost import human
+    from slimilar.planning.cost import human
 
     info = stored.info
     size = stored.path.stat().st_size
@@ -116,8 +116,8 @@ def export(
 
     Example: [bold]slimilar export small/model.safetensors -o small.onnx[/]
     """
-    from slimilar.cost import human
-    from slimilar.export import export_onnx
+    from slimilar.deploy.onnx import export_onnx
+    from slimilar.planning.cost import human
 
     output = Output(json, quiet)
     opened = open_model(model, weights, input, base)

@@ -1,4 +1,4 @@
-"""The network and the pictures of a comparison, by the words that name them."""
+"""The network and the images of a comparison, by the words that name them."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from slimilar.cli.images import labelled
 from slimilar.cli.opened import open_model
-from slimilar.cli.pictures import labelled
 from slimilar.errors import InvalidInput
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from slimilar.comparison import Subject
-    from slimilar.data import PictureFiles, Pictures
+    from slimilar.data import ImageFiles, Images
 
-    Labelled = Pictures | PictureFiles
+    Labelled = Images | ImageFiles
 
 
 @dataclass(frozen=True)
 class Named:
-    """The words that name a model and its pictures; other processes open them by these words, too."""
+    """The words that name a model and its images; other processes open them by these words, too."""
 
     model: str
     weights: str | None
@@ -53,33 +53,31 @@ def _open(words: Named) -> Subject:
     return Subject(opened.model, opened.example(), *parts, opened.source)
 
 
-def _some(pictures: Labelled, count: int | None) -> Labelled:
-    """Return so many pictures, taken evenly: those of a folder are in the order of their classes."""
-    if count is None or count >= len(pictures):
-        return pictures
+def _some(images: Labelled, count: int | None) -> Labelled:
+    """Return so many images, taken evenly: those of a folder are in the order of their classes."""
+    if count is None or count >= len(images):
+        return images
     import torch
 
-    return _at(pictures, torch.arange(count) * len(pictures) // count)
+    return _at(images, torch.arange(count) * len(images) // count)
 
 
-def _split(pictures: Labelled, count: int) -> tuple[Labelled, Labelled]:
-    """Return all pictures but so many, and those, taken evenly."""
+def _split(images: Labelled, count: int) -> tuple[Labelled, Labelled]:
+    """Return all images but so many, and those, taken evenly."""
     import torch
 
-    if count > len(pictures) - 2:
-        raise InvalidInput(
-            f"--held-out must leave some of the {len(pictures)} training pictures, got {count}"
-        )
-    out = torch.zeros(len(pictures), dtype=torch.bool)
-    out[torch.arange(count) * len(pictures) // count] = True
-    return _at(pictures, (~out).nonzero()[:, 0]), _at(pictures, out.nonzero()[:, 0])
+    if count > len(images) - 2:
+        raise InvalidInput(f"--held-out must leave some of the {len(images)} training images, got {count}")
+    out = torch.zeros(len(images), dtype=torch.bool)
+    out[torch.arange(count) * len(images) // count] = True
+    return _at(images, (~out).nonzero()[:, 0]), _at(images, out.nonzero()[:, 0])
 
 
-def _at(pictures: Labelled, places: Tensor) -> Labelled:
-    """Return the pictures at some places."""
-    from slimilar.data import PictureFiles
+def _at(images: Labelled, places: Tensor) -> Labelled:
+    """Return the images at some places."""
+    from slimilar.data import ImageFiles
 
-    labels = pictures.labels[places]
-    if isinstance(pictures, PictureFiles):
-        return dataclasses.replace(pictures, files=tuple(pictures.files[i] for i in places), labels=labels)
-    return dataclasses.replace(pictures, images=pictures.images[places], labels=labels)
+    labels = images.labels[places]
+    if isinstance(images, ImageFiles):
+        return dataclasses.replace(images, files=tuple(images.files[i] for i in places), labels=labels)
+    return dataclasses.replace(images, images=images.images[places], labels=labels)

@@ -12,16 +12,28 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from slimilar.comparison import engines, ledger, schedule
+from slimilar.comparison import engines, schedule
 from slimilar.comparison.engines import ENGINES
-from slimilar.comparison.ledger import load
-from slimilar.comparison.rows import Baseline, Comparison, Row
+from slimilar.comparison.folder import load
+from slimilar.comparison.folder import opened as opened_folder
+from slimilar.comparison.rows import Baseline, Comparison, ComparisonRow
 from slimilar.comparison.schedule import Event
 from slimilar.comparison.tasks import entries
 from slimilar.comparison.terms import OWN, Opener, Subject, Terms, check, fixed
 from slimilar.comparison.work import tidy
 
-__all__ = ["ENGINES", "OWN", "Baseline", "Comparison", "Event", "Row", "Subject", "Terms", "compare", "load"]
+__all__ = [
+    "ENGINES",
+    "OWN",
+    "Baseline",
+    "Comparison",
+    "ComparisonRow",
+    "Event",
+    "Subject",
+    "Terms",
+    "compare",
+    "load",
+]
 
 
 def compare(
@@ -45,18 +57,17 @@ def compare(
     opened = subject if isinstance(subject, Subject) else subject()
     check(opened, terms)
     about = {"model": opened.source} | ({} if command is None else {"command": command})
-    with ledger.opened(place, fixed(opened, terms), about) as rows:
-        every = list(entries(terms))
-        wanted = [entry for entry in every if entry.key not in rows or rows[entry.key].error]
+    with opened_folder(place, fixed(opened, terms), about) as rows:
+        known, every = rows.by_key, list(entries(terms))
+        wanted = [entry for entry in every if entry.key not in known or known[entry.key].error]
         skipped = len(every) - len(wanted)
         if skipped:
             tell(
                 Event(skipped, len(every), f"{skipped} of {len(every)} rows are there already", skipped=True)
             )
 
-        def keep(row: Row) -> None:
-            if rows.get(row.key) != row:  # the same error once more is no news
-                ledger.append(place, row)
+        def keep(row: ComparisonRow) -> None:
+            rows.append(row)
             if row.error is None:
                 tidy(place, row)
 

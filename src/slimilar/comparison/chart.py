@@ -12,7 +12,7 @@ from typing import Any
 from slimilar.comparison.rows import Comparison
 from slimilar.comparison.table import Line, lines
 from slimilar.errors import InvalidInput
-from slimilar.files import replacing
+from slimilar.utils.atomic import replacing
 
 # Okabe and Ito's colours, told apart by all kinds of eyes; the yellow is darker, for white paper.
 COLOURS = ("#009E73", "#CC79A7", "#B8860B", "#56B4E9", "#555555")
@@ -79,11 +79,11 @@ def _styles(names: Sequence[str]) -> dict[str, _Style]:
 
 def _title(found: Comparison) -> str:
     terms, start = found.header["terms"], found.baseline
-    trained = int(terms["training pictures"].partition(",")[0])
-    parts = [str(found.header.get("model") or ""), f"{start.pictures:,} test pictures" if start else ""]
+    trained = int(terms["training images"].partition(",")[0])
+    parts = [str(found.header.get("model") or ""), f"{start.images:,} test images" if start else ""]
     if terms["epochs"]:
         parts.append(
-            f"fine-tuning: {terms['epochs']} epoch{'s'[: terms['epochs'] > 1]} of {trained:,} pictures"
+            f"fine-tuning: {terms['epochs']} epoch{'s'[: terms['epochs'] > 1]} of {trained:,} images"
         )
     return "; ".join(filter(None, parts))
 

@@ -1,4 +1,4 @@
-"""Who leaves in which order, kept in a file: one look at the pictures serves every budget and substitute."""
+"""Who leaves in which order, kept in a file: one look at the images serves every budget and substitute."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import Any
 
 from slimilar.criteria import Weights
 from slimilar.errors import StoreError
-from slimilar.groups import ChannelGroup
-from slimilar.plan import Plan
-from slimilar.similarity import RemovalOrder
+from slimilar.graph.groups import ChannelGroup
+from slimilar.planning.plan import Plan
+from slimilar.similarity.removal_order import RemovalOrder
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,12 +17,12 @@ from typing import Any, Protocol
 
 import torch
 
-from slimilar.comparison.rows import Row
+from slimilar.comparison.rows import ComparisonRow
 from slimilar.comparison.tasks import Task
 from slimilar.comparison.terms import Opener, Subject, Terms
 from slimilar.comparison.work import Bench
 from slimilar.errors import InvalidInput, SlimilarError, TrainingError
-from slimilar.names import choose
+from slimilar.utils.suggestions import choose
 
 ENGINES = ("local", "ray")
 
@@ -34,7 +34,7 @@ class Failed:
     reason: str
 
 
-Outcome = Row | Failed | None
+Outcome = ComparisonRow | Failed | None
 
 
 @dataclass(frozen=True, eq=False)

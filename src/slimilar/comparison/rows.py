@@ -9,17 +9,17 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Baseline:
-    """The network that everybody starts from; `accuracy` is a share of `pictures` test pictures."""
+    """The network that everybody starts from; `accuracy` is a share of `images` test images."""
 
     accuracy: float
     flops: int
     params: int
-    pictures: int
+    images: int
 
 
 @dataclass(frozen=True)
-class Row:
-    """One pruned network. Accuracies are shares of the test pictures; None where there was no such stage."""
+class ComparisonRow:
+    """One pruned network. Accuracies are shares of the test images; None where there was no such stage."""
 
     key: str
     criterion: str
@@ -55,5 +55,5 @@ class Comparison:
     """Everything that is known in a folder: the terms it was made under, the start, and the rows."""
 
     baseline: Baseline | None
-    rows: tuple[Row, ...]
+    rows: tuple[ComparisonRow, ...]
     header: Mapping[str, Any]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from slimilar.comparison.engines import Engine, Failed
-from slimilar.comparison.rows import Row
+from slimilar.comparison.rows import ComparisonRow
 from slimilar.comparison.tasks import Entry, Task, in_order, needed
 
 
@@ -17,14 +17,16 @@ class Event:
     done: int  # rows
     total: int
     title: str
-    row: Row | None = None
+    row: ComparisonRow | None = None
     skipped: bool = False  # whether it speaks of rows that were there before
 
 
 Tell = Callable[[Event], None]
 
 
-def run(wanted: list[Entry], engine: Engine, keep: Callable[[Row], None], tell: Tell, skipped: int) -> None:
+def run(
+    wanted: list[Entry], engine: Engine, keep: Callable[[ComparisonRow], None], tell: Tell, skipped: int
+) -> None:
     """Do all that some rows need; `keep` gets each row as soon as it is known."""
     waiting, running = in_order(wanted), set[Task]()
     failures: dict[Task, str] = {}
@@ -52,18 +54,25 @@ def run(wanted: list[Entry], engine: Engine, keep: Callable[[Row], None], tell: 
 
 
 def _finish(
-    task: Task, outcome: Row | Failed | None, done: int, total: int, keep: Callable[[Row], None], tell: Tell
+    task: Task,
+    outcome: ComparisonRow | Failed | None,
+    done: int,
+    total: int,
+    keep: Callable[[ComparisonRow], None],
+    tell: Tell,
 ) -> int:
     """Keep the row of a task, be it only that there is none; return how many rows that makes."""
     if not isinstance(task, Entry):
         return 0
-    row = outcome if isinstance(outcome, Row) else failed(task, outcome)
+    row = outcome if isinstance(outcome, ComparisonRow) else failed(task, outcome)
     keep(row)
     tell(Event(done + 1, total, task.title, row))
     return 1
 
 
-def failed(task: Entry, outcome: Failed | None) -> Row:
+def failed(task: Entry, outcome: Failed | None) -> ComparisonRow:
     """Return the row of a network that could not be made."""
     reason = outcome.reason if outcome else "nothing came back"
-    return Row(task.key, task.criterion, task.substitute, task.own, task.budget, task.seed, error=reason)
+    return ComparisonRow(
+        task.key, task.criterion, task.substitute, task.own, task.budget, task.seed, error=reason
+    )

@@ -10,8 +10,8 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from slimilar.comparison.rows import Comparison, Row
-from slimilar.cost import human
+from slimilar.comparison.rows import Comparison, ComparisonRow
+from slimilar.planning.cost import human
 
 HEADINGS = (
     "criterion", "substitute", "FLOPs left", "parameters left", "epochs before", "accuracy then",
@@ -27,7 +27,7 @@ class Line:
     substitute: str
     own: bool
     budget: str
-    rows: tuple[Row, ...]
+    rows: tuple[ComparisonRow, ...]
 
     def mean(self, field: str) -> float | None:
         """Return the mean of a number over the seeds; None where a row does not have it."""
@@ -45,9 +45,9 @@ class Line:
         return f"{self.substitute} (own)" if self.own else self.substitute
 
 
-def lines(rows: Iterable[Row]) -> list[Line]:
+def lines(rows: Iterable[ComparisonRow]) -> list[Line]:
     """Return rows gathered over seeds, without failures; by budget from loose to tight, the most accurate first."""
-    found: dict[tuple[str, str, bool, str], list[Row]] = {}
+    found: dict[tuple[str, str, bool, str], list[ComparisonRow]] = {}
     for row in rows:
         if row.error is None:
             found.setdefault((row.criterion, row.substitute, row.own, row.budget), []).append(row)
@@ -115,17 +115,17 @@ def _about(found: Comparison) -> list[str]:
     if found.baseline is not None:
         start = found.baseline
         told.append(
-            f"Everybody starts from the same network: accuracy {start.accuracy:.2%} on {start.pictures:,} test "
-            f"pictures (±{100 * margin(start.accuracy, start.pictures):.2f} points of sampling), "
+            f"Everybody starts from the same network: accuracy {start.accuracy:.2%} on {start.images:,} test "
+            f"images (±{100 * margin(start.accuracy, start.images):.2f} points of sampling), "
             f"{human(start.flops)} FLOPs, {human(start.params)} parameters."
         )
-    trained = terms["training pictures"].partition(",")[0]
+    trained = terms["training images"].partition(",")[0]
     others = "as many plain ones" if terms["plain epochs"] else "none"
     told.append(
         f"Accuracies, FLOPs and parameters in %. Fine-tuning: {terms['epochs']} epoch(s) of {int(trained):,} training "
-        f"pictures, learning rate {terms['recipe']['lr']:g}, {terms['recipe']['schedule']}. Criteria with a training "
+        f"images, learning rate {terms['recipe']['lr']:g}, {terms['recipe']['schedule']}. Criteria with a training "
         f"phase had {terms['sparse epochs']} epoch(s) of it before pruning, the others {others}. Calibration: "
-        f"{terms['calibration pictures']} training pictures. Seeds: {_listed({row.seed for row in found.rows})}. "
+        f"{terms['calibration images']} training images. Seeds: {_listed({row.seed for row in found.rows})}. "
         "`(own)` marks the substitute of the criterion's own paper. Seconds depend on the machine and what else it did."
     )
     made = ", ".join(f"{name} {version}" for name, version in found.header["made by"].items())
@@ -142,11 +142,11 @@ def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(row)} |" for row in every)
 
 
-def as_csv(rows: Iterable[Row]) -> str:
+def as_csv(rows: Iterable[ComparisonRow]) -> str:
     """Return all rows as comma-separated values."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    names = [field.name for field in dataclasses.fields(Row)]
+    names = [field.name for field in dataclasses.fields(ComparisonRow)]
     writer.writerow(names)
     writer.writerows([getattr(row, name) for name in names] for row in rows)
     return text.getvalue()

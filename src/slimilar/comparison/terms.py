@@ -12,24 +12,24 @@ from typing import Any, get_args
 import torch
 from torch import Tensor, nn
 
-from slimilar.amends import SUBSTITUTES
-from slimilar.cost import count, human
 from slimilar.criteria import facts
 from slimilar.data.source import Source
 from slimilar.errors import InvalidInput
-from slimilar.groups import Residual
-from slimilar.names import choose
-from slimilar.plan import parse_budget
+from slimilar.graph.groups import Residual
+from slimilar.planning.cost import count, human
+from slimilar.planning.plan import parse_budget
+from slimilar.reconstruction.apply import SUBSTITUTES
 from slimilar.train import RECIPES, Recipe
+from slimilar.utils.suggestions import choose
 
 OWN = "own"
 _FEWEST = 1000  # FLOPs that anybody would name; less is a share with a mistake in it
-_SAMPLED = 64  # pictures whose content stands for a dataset's
+_SAMPLED = 64  # images whose content stands for a dataset's
 
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """The network that is pruned, an input that it takes, and labelled pictures to train and to test on."""
+    """The network that is pruned, an input that it takes, and labelled images to train and to test on."""
 
     model: nn.Module
     example: Any
@@ -45,10 +45,10 @@ Opener = Callable[[], Subject]
 class Terms:
     """What every criterion is given alike.
 
-    `substitutes` are those of `slimilar.prune`, or "own": what the criterion's paper does. `flops` are budgets as
-    `slimilar.prune` takes them. `pictures` for calibration are drawn from the training pictures, by seed. Criteria
+    `substitutes` are those of `slimilar.pipeline`, or "own": what the criterion's paper does. `flops` are budgets as
+    `slimilar.pipeline` takes them. `images` for calibration are drawn from the training images, by seed. Criteria
     with a training phase have it for `sparse_epochs` epochs; with `plain_epochs` the others train for as many
-    without any penalty, from the same start. Networks whose readers were fitted to pictures may be fine-tuned by a
+    without any penalty, from the same start. Networks whose consumers were fitted to images may be fine-tuned by a
     recipe of their own, `fitted_recipe`.
     """
 
@@ -60,7 +60,7 @@ class Terms:
     recipe: Recipe = RECIPES["quick"]
     sparse_epochs: int = 1
     plain_epochs: bool = False
-    pictures: int = 512
+    images: int = 512
     residual: Residual = "inner"
     keep: bool = False  # the networks, as files
     fitted_recipe: Recipe | None = None
@@ -74,7 +74,7 @@ class Terms:
             choose(substitute, (OWN, *SUBSTITUTES), "substitute")
         for budget in self.flops:
             _check_budget(budget)
-        for name in ("epochs", "sparse_epochs", "pictures"):
+        for name in ("epochs", "sparse_epochs", "images"):
             if getattr(self, name) < 0:
                 raise InvalidInput(f"{name} must not be negative, got {getattr(self, name)}")
         choose(self.residual, get_args(Residual), "residual")
@@ -89,14 +89,12 @@ class Terms:
                 raise InvalidInput(
                     f"criterion {criterion!r} needs a training phase, got sparse_epochs 0; give it at least 1"
                 )
-            if needs in ("pictures", "labels") and self.pictures == 0:
-                raise InvalidInput(
-                    f"criterion {criterion!r} looks at pictures, got pictures 0; 512 are usual"
-                )
+            if needs in ("images", "labels") and self.images == 0:
+                raise InvalidInput(f"criterion {criterion!r} looks at images, got images 0; 512 are usual")
 
     def fits(self, substitute: str) -> bool:
-        """Tell whether readers are fitted to pictures."""
-        return substitute in ("linear", "auto") and self.pictures > 0
+        """Tell whether consumers are fitted to images."""
+        return substitute in ("linear", "auto") and self.images > 0
 
     def recipe_for(self, substitute: str) -> Recipe:
         """Return how a network is fine-tuned, for as many epochs as all of them."""
@@ -127,10 +125,10 @@ def check(subject: Subject, terms: Terms) -> None:
             )
     if min(len(subject.train), len(subject.test)) < 2:
         counts = f"{len(subject.train)} and {len(subject.test)}"
-        raise InvalidInput(f"there must be pictures to train and to test on, got {counts}; check the data")
-    if terms.pictures > len(subject.train):
+        raise InvalidInput(f"there must be images to train and to test on, got {counts}; check the data")
+    if terms.images > len(subject.train):
         raise InvalidInput(
-            f"pictures must be at most the {len(subject.train)} training pictures, got {terms.pictures}"
+            f"images must be at most the {len(subject.train)} training images, got {terms.images}"
         )
 
 
@@ -138,13 +136,13 @@ def fixed(subject: Subject, terms: Terms) -> dict[str, Any]:
     """Return what may not change between calls, as JSON knows it; criteria, budgets and seeds may be added."""
     found = {
         "model": digest(subject.model),
-        "training pictures": sample_digest(subject.train),
-        "test pictures": sample_digest(subject.test),
+        "training images": sample_digest(subject.train),
+        "test images": sample_digest(subject.test),
         "epochs": terms.epochs,
         "recipe": _course(terms.recipe),
         "sparse epochs": terms.sparse_epochs,
         "plain epochs": terms.plain_epochs,
-        "calibration pictures": terms.pictures,
+        "calibration images": terms.images,
         "residual": terms.residual,
     }
     if terms.fitted_recipe is not None:
@@ -167,7 +165,7 @@ def digest(model: nn.Module) -> str:
 
 
 def sample_digest(data: Source) -> str:
-    """Return how many pictures there are, and a fingerprint of some of them as the network sees them."""
+    """Return how many images there are, and a fingerprint of some of them as the network sees them."""
     images, labels = data.batch(torch.linspace(0, len(data) - 1, min(_SAMPLED, len(data))).long())
     sha = hashlib.sha256(_bytes(images) + _bytes(labels.long()))
     return f"{len(data)}, {sha.hexdigest()[:16]}"
@@ -178,8 +176,8 @@ def _bytes(tensor: Tensor) -> bytes:
 
 
 def calibration(subject: Subject, terms: Terms, seed: int) -> tuple[Tensor, Tensor]:
-    """Return pictures without augmentation, and their labels, drawn from the training pictures by seed."""
+    """Return images without augmentation, and their labels, drawn from the training images by seed."""
     generator = torch.Generator().manual_seed(seed)
-    chosen = torch.randperm(len(subject.train), generator=generator)[: terms.pictures]
+    chosen = torch.randperm(len(subject.train), generator=generator)[: terms.images]
     images, labels = subject.train.batch(chosen)
     return images.contiguous(), labels

@@ -13,14 +13,14 @@ from typing import Any
 from torch import nn
 
 from slimilar.comparison.choices import decode, encode
-from slimilar.comparison.ledger import START, read_json, write_json
-from slimilar.comparison.rows import Baseline, Row
+from slimilar.comparison.folder import START, read_json, write_json
+from slimilar.comparison.rows import Baseline, ComparisonRow
 from slimilar.comparison.tasks import PLAIN, Choice, Entry, Phase, Start, Task
 from slimilar.comparison.terms import Subject, Terms, calibration
-from slimilar.cost import count
 from slimilar.criteria import Criterion, facts, make, training_hooks
-from slimilar.prune import analyze, prune
-from slimilar.store import save
+from slimilar.deploy.store import save
+from slimilar.pipeline import analyze, prune
+from slimilar.planning.cost import count
 from slimilar.train import LAST, Hooks, Recipe, Settings, evaluate, train
 from slimilar.train.checkpoint import load_checkpoint, save_checkpoint
 
@@ -37,7 +37,7 @@ class Bench:
     terms: Terms
     folder: Path
 
-    def perform(self, task: Task) -> Row | None:
+    def perform(self, task: Task) -> ComparisonRow | None:
         """Do a piece of work, or what is left of it; return a row where that is what it makes."""
         if isinstance(task, Entry):
             return self._entry(task)
@@ -55,7 +55,7 @@ class Bench:
         if not (self.folder / START).exists():
             cost = count(self.subject.model, self.subject.example)
             score = evaluate(self.subject.model, self.subject.test)
-            found = Baseline(score.accuracy, cost.flops, cost.params, score.pictures)
+            found = Baseline(score.accuracy, cost.flops, cost.params, score.images)
             write_json(self.folder / START, dataclasses.asdict(found))
 
     def _phase(self, task: Phase) -> None:
@@ -90,7 +90,7 @@ class Bench:
     def _shown(self, task: Choice) -> dict[str, Any]:
         """Return what a criterion may look at: no more than it says it needs."""
         needs = facts(task.criterion).needs
-        if needs not in ("pictures", "labels"):
+        if needs not in ("images", "labels"):
             return {}
         images, labels = calibration(self.subject, self.terms, task.seed)
         return {"calibration": images, **({"labels": labels} if needs == "labels" else {})}
@@ -108,7 +108,7 @@ class Bench:
 
     # --- a row ------------------------------------------------------------------------------------------------
 
-    def _entry(self, task: Entry) -> Row:
+    def _entry(self, task: Entry) -> ComparisonRow:
         began, terms = time.perf_counter(), self.terms
         chosen = read_json(self._path(task.choice))
         result = prune(
@@ -118,7 +118,7 @@ class Bench:
         )  # fmt: skip
         pruned_in = time.perf_counter() - began
         start, cut = Baseline(**read_json(self.folder / START)), result.cut
-        row = Row(
+        row = ComparisonRow(
             task.key, task.criterion, task.substitute, task.own, task.budget, task.seed,
             cut.flops, cut.flops / start.flops, cut.params, cut.params / start.params,
             before=start.accuracy, pruned=evaluate(result.model, self.subject.test).accuracy,
@@ -140,7 +140,7 @@ class Bench:
             "resumed": score["resumed"],
         }
 
-    def _tuned(self, row: Row, model: nn.Module) -> tuple[Row, nn.Module]:
+    def _tuned(self, row: ComparisonRow, model: nn.Module) -> tuple[ComparisonRow, nn.Module]:
         place = self.folder / RUNS / row.key
         trained, seconds, resumed = self._trained(
             model, place, self.terms.recipe_for(row.substitute), row.seed
@@ -156,7 +156,7 @@ class Bench:
     def _trained(
         self, model: nn.Module, place: Path, recipe: Recipe, seed: int, hooks: Hooks = Hooks()  # noqa: B008 (frozen)
     ) -> tuple[nn.Module, float, bool]:  # fmt: skip
-        """Train, or go on training, without a look at the test pictures; return the seconds since it went on, too."""
+        """Train, or go on training, without a look at the test images; return the seconds since it went on, too."""
         began, resumed = time.perf_counter(), (place / LAST).exists()
         settings = Settings(seed=seed, save_every=_SAVE_EVERY, tensorboard=False)
         done = train(
@@ -175,6 +175,6 @@ def _made(task: Choice) -> Criterion:
     return chosen
 
 
-def tidy(folder: Path, row: Row) -> None:
+def tidy(folder: Path, row: ComparisonRow) -> None:
     """Remove what is left of a fine-tuning whose row is written."""
     shutil.rmtree(folder / RUNS / row.key, ignore_errors=True)

@@ -8,21 +8,21 @@ from typing import Any
 
 from slimilar.criteria.base import Criterion, Facts, Sight, Weights
 from slimilar.criteria.duplicates import Duplicates
+from slimilar.criteria.elimination import Span
 from slimilar.criteria.geometric import GeometricMedian
-from slimilar.criteria.kin import Kin
 from slimilar.criteria.lasso import ChannelLasso
+from slimilar.criteria.properties import as_markdown
 from slimilar.criteria.ranking import Ranking
 from slimilar.criteria.similarity import Similarity
+from slimilar.criteria.similarity_variants import SimilarityVariant
 from slimilar.criteria.slimming import Slimming
 from slimilar.criteria.soft import Soft
-from slimilar.criteria.span import Span
 from slimilar.criteria.sparsity import StructuredSparsity
-from slimilar.criteria.table import as_markdown
 from slimilar.criteria.taylor import Taylor
 from slimilar.criteria.thinet import ThiNet
 from slimilar.criteria.training import training_hooks
-from slimilar.names import choose
-from slimilar.similarity import Linkage
+from slimilar.similarity.linkage import Linkage
+from slimilar.utils.suggestions import choose
 
 __all__ = [
     "ChannelLasso",
@@ -30,10 +30,10 @@ __all__ = [
     "Duplicates",
     "Facts",
     "GeometricMedian",
-    "Kin",
     "Ranking",
     "Sight",
     "Similarity",
+    "SimilarityVariant",
     "Slimming",
     "Soft",
     "Span",
@@ -65,7 +65,9 @@ def _entry(maker: Callable[[], Criterion], facts: Facts | None = None) -> _Entry
     return _Entry(lambda _: maker(), facts)
 
 
-ENOUGH = 32  # pictures: with fewer, what they span is chance, and similarity does better (benchmarks/few_pictures.py)
+ENOUGH = (
+    32  # images: with fewer, what they span is chance, and similarity does better (benchmarks/few_images.py)
+)
 
 _KNOWN: dict[str, _Entry] = {
     "similarity": _Entry(lambda linkage: Similarity(linkage), Similarity.facts),
@@ -73,7 +75,7 @@ _KNOWN: dict[str, _Entry] = {
         Span,
         Facts(
             "Channels that the others span leave, where the network's output feels it least.",
-            needs="pictures",
+            needs="images",
             automatic=True,
             substitute="linear",
         ),
@@ -91,18 +93,26 @@ _KNOWN: dict[str, _Entry] = {
     "random": _entry(lambda: Ranking("random")),
     "taylor": _entry(Taylor),
     "similarity-active": _Entry(
-        lambda linkage: Kin("similarity-active", linkage), Kin("similarity-active").facts
+        lambda linkage: SimilarityVariant("similarity-active", linkage),
+        SimilarityVariant("similarity-active").facts,
     ),
     "similarity-filters": _Entry(
-        lambda linkage: Kin("similarity-filters", linkage), Kin("similarity-filters").facts
+        lambda linkage: SimilarityVariant("similarity-filters", linkage),
+        SimilarityVariant("similarity-filters").facts,
     ),
-    "similarity-pictures": _Entry(
-        lambda linkage: Kin("similarity-pictures", linkage), Kin("similarity-pictures").facts
+    "similarity-images": _Entry(
+        lambda linkage: SimilarityVariant("similarity-images", linkage),
+        SimilarityVariant("similarity-images").facts,
     ),
-    "similarity-readers": _Entry(
-        lambda linkage: Kin("similarity-readers", linkage), Kin("similarity-readers").facts
+    "similarity-consumers": _Entry(
+        lambda linkage: SimilarityVariant("similarity-consumers", linkage),
+        SimilarityVariant("similarity-consumers").facts,
     ),
 }
+
+
+# Earlier names of criteria, which keep working.
+_ALIASES = {"similarity-pictures": "similarity-images", "similarity-readers": "similarity-consumers"}
 
 
 def available() -> tuple[str, ...]:
@@ -114,23 +124,27 @@ def available() -> tuple[str, ...]:
     return tuple(_KNOWN)
 
 
-def automatic(pictures: int, threshold: float | None = None) -> str:
-    """Return what "auto" stands for: `span` for a budget with pictures enough, else the paper's similarity.
+def automatic(images: int, threshold: float | None = None) -> str:
+    """Return what "auto" stands for: `span` for a budget with images enough, else the paper's similarity.
 
     >>> automatic(0), automatic(16), automatic(1024), automatic(1024, threshold=0.1)
     ('similarity', 'similarity', 'span', 'similarity')
     """
-    return "span" if pictures >= ENOUGH and threshold is None else "similarity"
+    return "span" if images >= ENOUGH and threshold is None else "similarity"
+
+
+def _entry_of(name: str) -> _Entry:
+    return _KNOWN[choose(_ALIASES.get(name, name), available(), "criterion")]
 
 
 def facts(criterion: Criterion | str) -> Facts:
     """Return what a criterion, by name or as an object, declares about itself.
 
     >>> facts("span").needs, facts("similarity").automatic
-    ('pictures', True)
+    ('images', True)
     """
     if isinstance(criterion, str):
-        return _KNOWN[choose(criterion, available(), "criterion")].facts
+        return _entry_of(criterion).facts
     found: Facts = getattr(criterion, "facts", None) or _UNDECLARED
     return found
 
@@ -153,6 +167,6 @@ def make(criterion: Criterion | str, linkage: Linkage = "average", *, trained: b
     """
     if not isinstance(criterion, str):
         return criterion
-    made: Any = _KNOWN[choose(criterion, available(), "criterion")].maker(linkage)
+    made: Any = _entry_of(criterion).maker(linkage)
     found: Criterion = replace(made, trained=True) if trained and hasattr(made, "trained") else made
     return found

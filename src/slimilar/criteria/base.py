@@ -15,16 +15,16 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from slimilar.cost import CostModel
+from slimilar.calibration.replay import Program
 from slimilar.errors import InvalidInput
-from slimilar.groups import ChannelGroup, Grouping
-from slimilar.replay import Tape
-from slimilar.similarity import NOBODY, RemovalOrder
-from slimilar.trace import Trace
+from slimilar.graph.groups import ChannelGroup, Grouping
+from slimilar.graph.records import Trace
+from slimilar.planning.cost import CostModel
+from slimilar.similarity.removal_order import NOBODY, RemovalOrder
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
-Need = Literal["nothing", "pictures", "labels", "training"]
+Need = Literal["nothing", "images", "labels", "training"]
 
 _GOLDEN = (5**0.5 - 1) / 2
 
@@ -42,27 +42,27 @@ class Facts:
     tag: str = ""  # in the paper's tables
     automatic: bool = False
     pretrained: bool = True
-    substitute: str = "none"  # what its own paper does about the readers: "none", "merge" or "linear"
+    substitute: str = "none"  # what its own paper does about the consumers: "none", "merge" or "linear"
     per_budget: bool = False  # its training phase has to know how far the pruning to come will go
 
 
 @dataclass(frozen=True, eq=False)
 class Sight:
-    """Pictures and the means to send them through the network, for criteria that look at activations."""
+    """Images and the means to send them through the network, for criteria that look at activations."""
 
     trace: Trace
     grouping: Grouping
     costs: CostModel
-    tape: Tape
+    program: Program
     batches: Sequence[Tensor]
     seed: int = 0
     progress: Callable[[str, int, int], None] | None = None
-    labels: Sequence[Tensor] | None = None  # of the pictures, batch by batch, where they are known
+    labels: Sequence[Tensor] | None = None  # of the images, batch by batch, where they are known
 
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """What a criterion may look at: the tensors of the model, by name, and pictures if there are any."""
+    """What a criterion may look at: the tensors of the model, by name, and images if there are any."""
 
     tensors: Mapping[str, Tensor]
     sight: Sight | None = None
@@ -89,18 +89,18 @@ class Criterion(Protocol):
 # --- what is needed ---------------------------------------------------------------------------------------------
 
 
-def check_needs(criterion: Criterion, facts: Facts, pictures: bool, labels: bool) -> None:
+def check_needs(criterion: Criterion, facts: Facts, images: bool, labels: bool) -> None:
     """Raise unless there is what a criterion declares to need."""
     needs = facts.needs
-    if needs in ("pictures", "labels") and not pictures:
-        kind = "unlabelled" if needs == "pictures" else "labelled"
+    if needs in ("images", "labels") and not images:
+        kind = "unlabelled" if needs == "images" else "labelled"
         raise InvalidInput(
-            f'criterion "{criterion.name}" looks at activations: pass calibration= with some {kind} pictures, got none'
+            f'criterion "{criterion.name}" looks at activations: pass calibration= with some {kind} images, got none'
         )
     if needs == "labels" and not labels:
         raise InvalidInput(
-            f'criterion "{criterion.name}" follows the loss: pass labels= for the calibration pictures, or calibration '
-            "batches of (pictures, labels), got pictures alone"
+            f'criterion "{criterion.name}" follows the loss: pass labels= for the calibration images, or calibration '
+            "batches of (images, labels), got images alone"
         )
 
 

@@ -1,6 +1,6 @@
-r"""What each channel contributes to what its readers write, at sampled places.
+r"""What each channel contributes to what its consumers write, at sampled places.
 
-At every place a reader writes
+At every place a consumer writes
 $$y_o = \sum_c \hat{x}_{oc}, \qquad \hat{x}_{oc} = \sum_k w_{ock} x_{ck},$$
 where c runs over channels and k over taps. Methods that choose channels by keeping the next layer's output (ThiNet,
 LASSO) need no more than the matrix $G_{cd} = E[\hat{x}_c \hat{x}_d]$ over sampled places and outputs.
@@ -15,29 +15,29 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slimilar import replay
+from slimilar.calibration import replay
+from slimilar.calibration.consumers import ConsumerLayer, find_consumers, patches, pixels
 from slimilar.criteria.base import Floats, Ints, Sight, Weights
-from slimilar.groups import ChannelGroup
-from slimilar.substitute.sites import Site, find_sites, patches, pixels
+from slimilar.graph.groups import ChannelGroup
 
-_OUTPUTS = 16  # of a reader, drawn anew for each batch
+_OUTPUTS = 16  # of a consumer, drawn anew for each batch
 _SAMPLES = 8  # for each channel of the group, at least
 _FEWEST = 4096
 
 
 @dataclass(frozen=True, eq=False)
 class _Reading:
-    """One reader of one group: `units[p]` is the group's unit at position p of the reader's input, or -1."""
+    """One consumer of one group: `units[p]` is the group's unit at position p of the consumer's input, or -1."""
 
     group: int
-    site: Site
+    consumer: ConsumerLayer
     units: Ints
 
 
 def contribution_grams(groups: Sequence[ChannelGroup], weights: Weights, sight: Sight) -> list[Floats | None]:
     """Return the matrix G of every group, or None where nobody reads it.
 
-    With several readers it is the sum of theirs, each as a share of the power that the group brings to it.
+    With several consumers it is the sum of theirs, each as a share of the power that the group brings to it.
     """
     readings = _readings(groups, sight)
     tensors = {name: t.detach() for name, t in weights.tensors.items()}
@@ -45,13 +45,13 @@ def contribution_grams(groups: Sequence[ChannelGroup], weights: Weights, sight: 
     with torch.no_grad():
         for i, batch in enumerate(sight.batches):
             generator = torch.Generator().manual_seed(sight.seed + i)
-            values, position = replay.start(sight.tape, [batch]), 0
+            values, position = replay.start(sight.program, [batch]), 0
             for reading, total in zip(readings, sums, strict=True):
-                replay.run(sight.tape, values, tensors, position, reading.site.op)
-                position = reading.site.op
+                replay.run(sight.program, values, tensors, position, reading.consumer.op)
+                position = reading.consumer.op
                 width = groups[reading.group].width
                 rows = -(-max(_FEWEST, _SAMPLES * width) // len(sight.batches))
-                for part in _parts(sight, reading.site, values, tensors, rows, generator):
+                for part in _parts(sight, reading.consumer, values, tensors, rows, generator):
                     mine = by_unit(part, reading.units, width)
                     total += (mine.T @ mine).double()
             if sight.progress is not None:
@@ -69,14 +69,14 @@ def _together(readings: Sequence[_Reading], sums: Sequence[Tensor], count: int) 
 
 
 def _readings(groups: Sequence[ChannelGroup], sight: Sight) -> list[_Reading]:
-    """Return who reads which group, in the order in which readers run."""
+    """Return who reads which group, in the order in which consumers run."""
     starts = [sight.grouping.offsets[list(sight.grouping.groups).index(g)] for g in groups]
     found = []
-    for site in find_sites(sight.trace, sight.grouping, sight.tape):
+    for consumer in find_consumers(sight.trace, sight.grouping, sight.program):
         for g, (start, group) in enumerate(zip(starts, groups, strict=True)):
-            inside = (site.units >= start) & (site.units < start + group.width)
+            inside = (consumer.units >= start) & (consumer.units < start + group.width)
             if inside.any():
-                found.append(_Reading(g, site, np.where(inside, site.units - start, -1)))
+                found.append(_Reading(g, consumer, np.where(inside, consumer.units - start, -1)))
     return found
 
 
@@ -88,33 +88,39 @@ def by_unit(parts: Tensor, units: Ints, width: int) -> Tensor:
 
 
 def _parts(
-    sight: Sight, site: Site, values: replay.Values, tensors: dict[str, Tensor], rows: int, generator: torch.Generator
+    sight: Sight, consumer: ConsumerLayer, values: replay.Values, tensors: dict[str, Tensor], rows: int,
+    generator: torch.Generator,
 ) -> Iterator[Tensor]:  # fmt: skip
     """Yield contributions (samples, positions) of one batch, for one drawn output after the other."""
-    weight = tensors[site.weight].movedim(site.weight_axis, 1)
+    weight = tensors[consumer.weight].movedim(consumer.weight_axis, 1)
     weight = weight.reshape(*weight.shape[:2], -1)  # (outputs, inputs, taps)
     outputs = torch.randperm(len(weight), generator=generator)[:_OUTPUTS]
-    seen, taps = _seen(sight, site, values, tensors, -(-rows // len(outputs)), generator)
+    seen, taps = _seen(sight, consumer, values, tensors, -(-rows // len(outputs)), generator)
     for o in outputs.tolist():
-        kernel = weight.new_zeros(len(site.units), weight.shape[2])
-        positions = site.blocks(len(weight))[o * site.groups // len(weight)][1]
-        kernel[torch.from_numpy(positions)] = weight[o, torch.from_numpy(site.weight_index[positions])]
+        kernel = weight.new_zeros(len(consumer.units), weight.shape[2])
+        positions = consumer.blocks(len(weight))[o * consumer.groups // len(weight)][1]
+        kernel[torch.from_numpy(positions)] = weight[o, torch.from_numpy(consumer.weight_index[positions])]
         if taps == 1 and kernel.shape[1] > 1:  # one tap of a transposed convolution
             kernel = kernel[:, torch.randint(kernel.shape[1], (1,), generator=generator)]
         yield torch.einsum("rpk,pk->rp", seen, kernel)
 
 
 def _seen(
-    sight: Sight, site: Site, values: replay.Values, tensors: dict[str, Tensor], rows: int, generator: torch.Generator
+    sight: Sight, consumer: ConsumerLayer, values: replay.Values, tensors: dict[str, Tensor], rows: int,
+    generator: torch.Generator,
 ) -> tuple[Tensor, int]:  # fmt: skip
-    """Return what a reader sees at sampled places: (samples, positions, taps), and the number of taps."""
-    play, x, kernel = sight.tape.plays[site.op], values[site.value], tensors[site.weight]
-    if "convolution" in play.func.name() and not play.args[6] and kernel.ndim in (3, 4):
-        shape = sight.trace.values[sight.trace.ops[site.op].outputs[0]].shape[2:]
+    """Return what a consumer sees at sampled places: (samples, positions, taps), and the number of taps."""
+    instruction, x, kernel = (
+        sight.program.instructions[consumer.op],
+        values[consumer.value],
+        tensors[consumer.weight],
+    )
+    if "convolution" in instruction.func.name() and not instruction.args[6] and kernel.ndim in (3, 4):
+        shape = sight.trace.values[sight.trace.ops[consumer.op].outputs[0]].shape[2:]
         places = torch.randperm(int(np.prod(shape)), generator=generator)[: -(-rows // len(x))]
         if len(places) * len(x) > rows:
             x = x[torch.randperm(len(x), generator=generator)[: max(1, rows // len(places))]]
         taps = tuple(kernel.shape[2:])
-        found = patches(x, play, taps, places)
+        found = patches(x, instruction, taps, places)
         return found.reshape(len(found), x.shape[1], -1), int(np.prod(taps))
-    return pixels(x, site.axis, rows, generator)[:, :, None], 1
+    return pixels(x, consumer.axis, rows, generator)[:, :, None], 1

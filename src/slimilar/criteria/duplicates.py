@@ -20,8 +20,9 @@ from torch import Tensor
 from slimilar.criteria.base import Facts, Weights, free_units, renumber
 from slimilar.criteria.filters import filter_members, filters, held, kernel_members, rows, written_by_filters
 from slimilar.criteria.similarity import moments_of
-from slimilar.groups import BatchNorm, ChannelGroup
-from slimilar.similarity import RemovalOrder, linkage_tree, removal_order
+from slimilar.graph.groups import BatchNorm, ChannelGroup
+from slimilar.similarity.linkage import linkage_tree, removal_order
+from slimilar.similarity.removal_order import RemovalOrder
 
 _NOISE = 1e-13  # squared relative distances below this are rounding
 
@@ -32,7 +33,7 @@ class Duplicates:
 
     name: str = "duplicates"
     facts: ClassVar[Facts] = Facts(
-        "Filters that nearly equal another one leave, and their readers read that one instead.",
+        "Filters that nearly equal another one leave, and their consumers read that one instead.",
         tag="RDF",
         automatic=True,
         substitute="merge",
@@ -67,12 +68,12 @@ def relative_distance(points: Tensor) -> Tensor:
 
 def description(group: ChannelGroup, weights: Weights) -> Tensor:
     """Return all that makes the values of each unit, a row for each."""
-    writers, norms = filter_members(group), list(group.batch_norms)
+    producers, norms = filter_members(group), list(group.batch_norms)
     parts = [filters(group, weights)]
-    taken = {(m.tensor, m.axis) for m in (*writers, *kernel_members(group))}
-    if len(writers) == 1 and norms and norms[0].positions.shape[1] == 1:
+    taken = {(m.tensor, m.axis) for m in (*producers, *kernel_members(group))}
+    if len(producers) == 1 and norms and norms[0].positions.shape[1] == 1:
         scale, shift = _affine(norms[0], weights)
-        bias = next((m for m in group.members if m.tensor == f"{group.writers[0]}.bias"), None)
+        bias = next((m for m in group.members if m.tensor == f"{group.producers[0]}.bias"), None)
         if bias is not None:
             shift = shift + scale * rows(bias, group.width, held(bias, weights))
             taken.add((bias.tensor, bias.axis))

@@ -1,4 +1,4 @@
-"""What the weights hold of every unit: its filters, its kernels in the readers, its scales."""
+"""What the weights hold of every unit: its filters, its kernels in the consumers, its scales."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch import Tensor
 
 from slimilar.criteria.base import Floats, Ints, Weights
 from slimilar.criteria.similarity import moments_of
-from slimilar.groups import ChannelGroup, Member
+from slimilar.graph.groups import ChannelGroup, Member
 
 
 def filter_members(group: ChannelGroup) -> list[Member]:
-    """Return the members that hold the filters writing a group: the output axis of a writer's weight.
+    """Return the members that hold the filters writing a group: the output axis of a producer's weight.
 
     >>> import torch, slimilar
     >>> from torch import nn
@@ -23,8 +23,8 @@ def filter_members(group: ChannelGroup) -> list[Member]:
     >>> [(m.tensor, m.axis) for m in filter_members(plan.groups[0])]
     [('0.weight', 0)]
     """
-    names = {f"{writer}.weight" for writer in group.writers}
-    read = {(r.weight, r.weight_axis) for r in group.readers}
+    names = {f"{producer}.weight" for producer in group.producers}
+    read = {(r.weight, r.weight_axis) for r in group.consumers}
     return [m for m in group.members if m.tensor in names and (m.tensor, m.axis) not in read]
 
 
@@ -40,7 +40,7 @@ def written_by_filters(group: ChannelGroup) -> bool:
 
 def kernel_members(group: ChannelGroup) -> list[Member]:
     """Return the members that hold the kernels with which a group is read."""
-    read = {(r.weight, r.weight_axis) for r in group.readers}
+    read = {(r.weight, r.weight_axis) for r in group.consumers}
     return [m for m in group.members if (m.tensor, m.axis) in read]
 
 
@@ -64,7 +64,7 @@ def padded_places(units: Ints, width: int) -> Ints:
 
 
 def filters(group: ChannelGroup, weights: Weights) -> Tensor:
-    """Return the filters of every unit as rows, those of all writers side by side, in float64."""
+    """Return the filters of every unit as rows, those of all producers side by side, in float64."""
     parts = [rows(m, group.width, held(m, weights)) for m in filter_members(group)]
     return torch.cat(parts, 1) if parts else torch.zeros(group.width, 0, dtype=torch.float64)
 

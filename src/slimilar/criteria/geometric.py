@@ -16,8 +16,8 @@ from torch import Tensor
 
 from slimilar.criteria.base import Facts, Weights, by_share, free_units
 from slimilar.criteria.filters import filters, written_by_filters
-from slimilar.groups import ChannelGroup
-from slimilar.similarity import RemovalOrder
+from slimilar.graph.groups import ChannelGroup
+from slimilar.similarity.removal_order import RemovalOrder
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 r"""Channel pruning by LASSO (He et al., 2017): which channels does the next layer's output need?
 
-With $\hat{x}_c$ the part of channel c in what a reader writes, and $y = \sum_c \hat{x}_c$,
+With $\hat{x}_c$ the part of channel c in what a consumer writes, and $y = \sum_c \hat{x}_c$,
 $$\min_\beta \tfrac12 E\Big[\big(y - \sum_c \beta_c \hat{x}_c\big)^2\Big] + \lambda \lVert \beta \rVert_1$$
 leaves, the larger $\lambda$, the fewer channels. The path of solutions is piecewise linear in $\lambda$ and is followed
 from where all are zero: the channels that come in last leave first. What is left is then fitted to the output by
@@ -17,8 +17,8 @@ import numpy as np
 
 from slimilar.criteria.base import Facts, Floats, Ints, Weights, by_share, free_units
 from slimilar.criteria.contributions import contribution_grams
-from slimilar.groups import ChannelGroup
-from slimilar.similarity import RemovalOrder
+from slimilar.graph.groups import ChannelGroup
+from slimilar.similarity.removal_order import RemovalOrder
 
 _RIDGE = 1e-6  # of the mean power of a channel: what a finite sample leaves uncertain anyway
 _DEPENDENT = 1e-9  # a channel with less than this share of its power to itself is a combination of others
@@ -31,14 +31,14 @@ class ChannelLasso:
     name: str = "channel-lasso"
     facts: ClassVar[Facts] = Facts(
         "Channels that LASSO can do without in the next layer's output leave, the same share in every layer.",
-        needs="pictures",
+        needs="images",
         tag="CP",
         substitute="linear",
     )
 
     def orders(self, groups: Sequence[ChannelGroup], weights: Weights) -> list[RemovalOrder | str]:
         """Return the removal order of every group."""
-        assert weights.sight is not None  # the facts say that pictures are needed
+        assert weights.sight is not None  # the facts say that images are needed
         grams = contribution_grams(groups, weights, weights.sight)
         found: list[RemovalOrder | str] = []
         for turn, (group, gram) in enumerate(zip(groups, grams, strict=True)):

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from slimilar.criteria.base import Facts, Weights, by_share, free_units
 from slimilar.criteria.filters import magnitudes
 from slimilar.criteria.similarity import spread
-from slimilar.groups import ChannelGroup
-from slimilar.similarity import RemovalOrder
+from slimilar.graph.groups import ChannelGroup
+from slimilar.similarity.removal_order import RemovalOrder
 
 Floats = NDArray[np.float64]
 Kind = Literal["magnitude-l1", "magnitude-l2", "bn-scale", "random"]

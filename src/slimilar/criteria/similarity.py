@@ -10,10 +10,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slimilar.below import LateOrder, Layer
 from slimilar.criteria.base import Facts, Weights, free_units
-from slimilar.groups import BatchNorm, ChannelGroup
-from slimilar.similarity import Floats, Linkage, RemovalOrder
+from slimilar.graph.groups import BatchNorm, ChannelGroup
+from slimilar.similarity.distances import Floats
+from slimilar.similarity.linkage import Linkage
+from slimilar.similarity.partial_linkage import LateOrder, Layer
+from slimilar.similarity.removal_order import RemovalOrder
 
 _Key = tuple[int, str | None, str | None]
 _Moments = tuple[Floats, Floats]  # beta and gamma of a batch norm

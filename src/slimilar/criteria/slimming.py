@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 from slimilar.criteria.base import Facts, Floats, Weights, by_rank, mark_trained
 from slimilar.criteria.filters import mean_scale
-from slimilar.groups import ChannelGroup
-from slimilar.similarity import RemovalOrder
-from slimilar.trace import named_tensors
+from slimilar.graph.groups import ChannelGroup
+from slimilar.similarity.removal_order import RemovalOrder
+from slimilar.utils.modules import named_tensors
 
 if TYPE_CHECKING:
     from slimilar.train import Hooks

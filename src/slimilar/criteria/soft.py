@@ -19,9 +19,9 @@ from torch import nn
 from slimilar.criteria.base import Facts, Ints, Weights, by_share, free_units, mark_trained
 from slimilar.criteria.filters import filter_members, magnitudes, written_by_filters
 from slimilar.errors import InvalidInput
-from slimilar.groups import ChannelGroup
-from slimilar.similarity import RemovalOrder
-from slimilar.trace import named_tensors
+from slimilar.graph.groups import ChannelGroup
+from slimilar.similarity.removal_order import RemovalOrder
+from slimilar.utils.modules import named_tensors
 
 if TYPE_CHECKING:
     from slimilar.train import Hooks
@@ -81,9 +81,9 @@ def _zero(group: ChannelGroup, units: Ints, held: dict[str, torch.Tensor]) -> No
         tensor.index_fill_(member.axis, places.to(tensor.device), 0)
     if not written_by_filters(group):
         return
-    bias = held.get(f"{group.writers[0]}.bias")
-    # Behind a single writer, only the first batch norm sees its output as it is.
-    for norm in group.batch_norms[: 1 if len(group.writers) == 1 else None]:
+    bias = held.get(f"{group.producers[0]}.bias")
+    # Behind a single producer, only the first batch norm sees its output as it is.
+    for norm in group.batch_norms[: 1 if len(group.producers) == 1 else None]:
         if norm.running_mean is not None:
             means = held[norm.running_mean]
             at = torch.from_numpy(norm.positions[units].ravel()).to(means.device)

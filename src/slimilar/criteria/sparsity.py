@@ -23,9 +23,9 @@ from torch import Tensor, nn
 from slimilar.criteria.base import Facts, Floats, Weights, free_units, mark_trained, staggered
 from slimilar.criteria.filters import filter_members, is_scale, kernel_members
 from slimilar.errors import InvalidInput
-from slimilar.groups import ChannelGroup, Member
-from slimilar.similarity import NOBODY, RemovalOrder
-from slimilar.trace import named_tensors
+from slimilar.graph.groups import ChannelGroup, Member
+from slimilar.similarity.removal_order import NOBODY, RemovalOrder
+from slimilar.utils.modules import named_tensors
 
 if TYPE_CHECKING:
     from slimilar.train import Hooks

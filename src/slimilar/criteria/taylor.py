@@ -2,7 +2,7 @@ r"""First-order Taylor expansion of the loss (Molchanov et al., 2017 and 2019).
 
 A channel that falls silent where it is read changes the loss by about
 $$-\sum_r \langle w_r, \partial L / \partial w_r \rangle,$$
-over its kernels $w_r$ in all its readers: the same as activation times gradient, summed up. The square of that,
+over its kernels $w_r$ in all its consumers: the same as activation times gradient, summed up. The square of that,
 averaged over the batches, is the channel's importance; it is comparable between layers, so the least of the whole
 network leave.
 """
@@ -18,12 +18,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from slimilar import replay
+from slimilar.calibration import replay
 from slimilar.criteria.base import Facts, Floats, Sight, Weights, by_rank
 from slimilar.criteria.filters import kernel_members, totals
 from slimilar.errors import InvalidInput
-from slimilar.groups import ChannelGroup
-from slimilar.similarity import RemovalOrder
+from slimilar.graph.groups import ChannelGroup
+from slimilar.similarity.removal_order import RemovalOrder
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,9 @@ def _products(
     assert sight.labels is not None
     with torch.enable_grad():
         leaves = {name: plain[name].clone().requires_grad_() for name in names}
-        values = replay.start(sight.tape, [batch])
-        replay.run(sight.tape, values, {**plain, **leaves})
-        scores = values[sight.tape.outputs[0]]
+        values = replay.start(sight.program, [batch])
+        replay.run(sight.program, values, {**plain, **leaves})
+        scores = values[sight.program.outputs[0]]
         labels = sight.labels[i].to(scores.device)
         _check_scores(scores, labels)
         gradients = torch.autograd.grad(
@@ -90,7 +90,7 @@ def _products(
 def _check_scores(scores: Tensor, labels: Tensor) -> None:
     if scores.ndim != 2:
         raise InvalidInput(
-            f'criterion "taylor" needs a model that returns scores (pictures, classes), got {tuple(scores.shape)}'
+            f'criterion "taylor" needs a model that returns scores (images, classes), got {tuple(scores.shape)}'
         )
     if not 0 <= int(labels.min()) <= int(labels.max()) < scores.shape[1]:
         raise InvalidInput(

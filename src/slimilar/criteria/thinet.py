@@ -2,7 +2,7 @@ r"""ThiNet (Luo et al., 2017): keep what the next layer needs.
 
 Of a layer's channels the set T leaves that changes the next layer's output least on sampled places,
 $$\min_T E\Big[\big(\sum_{c \in T} \hat{x}_c\big)^2\Big],$$
-with $\hat{x}_c$ the part of channel c in what a reader writes. T grows greedily, one channel after the other. What is
+with $\hat{x}_c$ the part of channel c in what a consumer writes. T grows greedily, one channel after the other. What is
 left is then scaled by least squares; here it is fitted anew, by `substitute="linear"`.
 """
 
@@ -16,8 +16,8 @@ import numpy as np
 
 from slimilar.criteria.base import Facts, Floats, Ints, Weights, by_share, free_units
 from slimilar.criteria.contributions import contribution_grams
-from slimilar.groups import ChannelGroup
-from slimilar.similarity import RemovalOrder
+from slimilar.graph.groups import ChannelGroup
+from slimilar.similarity.removal_order import RemovalOrder
 
 
 @dataclass(frozen=True)
@@ -27,14 +27,14 @@ class ThiNet:
     name: str = "thinet"
     facts: ClassVar[Facts] = Facts(
         "Channels that the next layer's output misses least leave, greedily, the same share in every layer.",
-        needs="pictures",
+        needs="images",
         tag="TN",
         substitute="linear",
     )
 
     def orders(self, groups: Sequence[ChannelGroup], weights: Weights) -> list[RemovalOrder | str]:
         """Return the removal order of every group."""
-        assert weights.sight is not None  # the facts say that pictures are needed
+        assert weights.sight is not None  # the facts say that images are needed
         grams = contribution_grams(groups, weights, weights.sight)
         return [
             "nobody reads these channels" if gram is None else by_share(greedy(gram, free_units(group)), turn)

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from torch import nn
 
-from slimilar.cost import cost_model
 from slimilar.criteria.base import by_share, free_units
 from slimilar.errors import InvalidInput
-from slimilar.groups import ChannelGroup, Residual
-from slimilar.plan import Budget, Plan
-from slimilar.probe import analyse
-from slimilar.trace import Example, check_model
+from slimilar.graph.groups import ChannelGroup, Residual
+from slimilar.planning.cost import cost_model
+from slimilar.planning.plan import Budget, Plan
+from slimilar.surgery.probe import find_structure
+from slimilar.utils.modules import check_model
+from slimilar.utils.pytree import Example
 
 if TYPE_CHECKING:
     from slimilar.criteria.base import Criterion
@@ -66,9 +67,9 @@ def training_hooks(
         raise InvalidInput(
             f'criterion "{chosen.name}" has no training phase: prune with it right away, or train without hooks'
         )
-    structure = analyse(check_model(model), example, residual)
+    structure = find_structure(check_model(model), example, residual)
     out = set(exclude)
-    groups = [g for g in structure.grouping.groups if not _inside(g.writers, out)]
+    groups = [g for g in structure.grouping.groups if not _inside(g.producers, out)]
     asked = {"flops": flops, "macs": macs, "params": params, "ratio": ratio}
     given = {k: v for k, v in asked.items() if v is not None}
     if not given:
@@ -80,5 +81,5 @@ def training_hooks(
     return chosen.hooks(groups, [g.width - widths[g.name] for g in groups])
 
 
-def _inside(writers: Sequence[str], excluded: set[str]) -> bool:
-    return any(w == name or w.startswith(f"{name}.") for w in writers for name in excluded)
+def _inside(producers: Sequence[str], excluded: set[str]) -> bool:
+    return any(w == name or w.startswith(f"{name}.") for w in producers for name in excluded)

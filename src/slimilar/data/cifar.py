@@ -10,9 +10,9 @@ from typing import Any, Literal
 import numpy as np
 import torch
 
-from slimilar._torchvision import import_torchvision
-from slimilar.data.pictures import Normalisation, Pictures
+from slimilar.data.images import Images, Normalisation
 from slimilar.errors import DataError, InvalidInput
+from slimilar.utils.torchvision_compat import import_torchvision
 
 Split = Literal["train", "test"]
 
@@ -28,7 +28,7 @@ CIFAR10_CLASSES = (
 
 def cifar(
     name: str = "cifar10", split: Split = "train", path: str | Path | None = None, *, download: bool = False
-) -> Pictures:
+) -> Images:
     """Return a split of ``"cifar10"`` or ``"cifar100"``.
 
     ``path`` is a ``.npz`` with x_train, y_train, x_test, y_test, or a folder that holds ``<name>.npz`` or
@@ -91,11 +91,11 @@ def _from_torchvision(
     return dataset.data, dataset.targets, tuple(dataset.classes)
 
 
-def _checked(name: str, file: Path, images: Any, labels: Any, names: tuple[str, ...]) -> Pictures:
+def _checked(name: str, file: Path, images: Any, labels: Any, names: tuple[str, ...]) -> Images:
     labels = torch.as_tensor(np.asarray(labels, dtype=np.int64))
     if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < CLASSES[name]:
         got = f"{int(labels.min())} to {int(labels.max())}"
         raise DataError(f"labels in {file} must lie in 0 to {CLASSES[name] - 1}, got {got}; is it {name}?")
     if name == "cifar10" and not names:
         names = CIFAR10_CLASSES
-    return Pictures(torch.from_numpy(np.ascontiguousarray(images)), labels, NORMALISATIONS[name], names)
+    return Images(torch.from_numpy(np.ascontiguousarray(images)), labels, NORMALISATIONS[name], names)

@@ -1,4 +1,4 @@
-"""The pictures that ship with the package: real ones out of CIFAR-10, for trying things out at once."""
+"""The images that ship with the package: real ones out of CIFAR-10, for trying things out at once."""
 
 from __future__ import annotations
 
@@ -11,33 +11,31 @@ import torch
 from PIL import Image
 
 from slimilar.data.cifar import CIFAR10_CLASSES, NORMALISATIONS, Split
-from slimilar.data.pictures import Pictures
+from slimilar.data.images import Images
 from slimilar.errors import InvalidInput
 
 SIDE = 32
 COLUMNS = {"test": 40, "train": 16}
 
 
-def demo_pictures(split: Split = "test") -> Pictures:
-    """Return 1,000 test pictures, 100 of each class, or 256 training pictures, normalised for the demo network.
+def demo_images(split: Split = "test") -> Images:
+    """Return 1,000 test images, 100 of each class, or 256 training images, normalised for the demo network.
 
-    >>> len(demo_pictures("test")), len(demo_pictures("train"))
+    >>> len(demo_images("test")), len(demo_images("train"))
     (1000, 256)
     """
     if split not in COLUMNS:
         raise InvalidInput(f"split must be 'test' or 'train', got {split!r}")
-    folder = files("slimilar") / "demo"
+    folder = files("slimilar.data") / "demo_assets"
     labels = json.loads((folder / "labels.json").read_text(encoding="utf-8"))[split]
     with (folder / f"{split}.png").open("rb") as file, Image.open(file) as sheet:
         images = _cut(np.asarray(sheet))
-    return Pictures(
-        torch.from_numpy(images), torch.tensor(labels), NORMALISATIONS["cifar10"], CIFAR10_CLASSES
-    )
+    return Images(torch.from_numpy(images), torch.tensor(labels), NORMALISATIONS["cifar10"], CIFAR10_CLASSES)
 
 
-def write_demo_pictures(folder: Path, pictures: Pictures, split: Split) -> None:
-    """Write pictures as one sheet that can be looked at; ``demo_pictures`` reads it."""
-    sheet = _laid_out(pictures.images.numpy(), COLUMNS[split])
+def write_demo_images(folder: Path, images: Images, split: Split) -> None:
+    """Write images as one sheet that can be looked at; ``demo_images`` reads it."""
+    sheet = _laid_out(images.images.numpy(), COLUMNS[split])
     Image.fromarray(sheet).save(folder / f"{split}.png", optimize=True)
 
 

@@ -1,4 +1,4 @@
-"""Folders of pictures: one folder a class (ImageNet and its like), or unlabelled ones for calibration."""
+"""Folders of images: one folder a class (ImageNet and its like), or unlabelled ones for calibration."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from slimilar.data.pictures import Normalisation, Pictures
+from slimilar.data.images import Images, Normalisation
 from slimilar.errors import DataError
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".tif", ".tiff", ".webp"})
@@ -20,8 +20,8 @@ IMAGENET = Normalisation((0.485, 0.456, 0.406), (0.229, 0.224, 0.225))
 
 
 @dataclass(frozen=True, eq=False)
-class PictureFiles:
-    """Picture files with labels, read when they are needed; made by ``image_folder``.
+class ImageFiles:
+    """Image files with labels, read when they are needed; made by ``image_folder``.
 
     Without augmentation the shorter side becomes ``resize`` pixels, and the middle of ``size`` is kept.
     With it a random part is scaled to that size: 8 to 100 % of the area, 3:4 to 4:3, half of them mirrored.
@@ -44,12 +44,12 @@ class PictureFiles:
         pixels = [_read(file, self.size, self.resize, row) for file, row in zip(files, rows, strict=True)]
         return self.normalisation.apply(torch.from_numpy(np.stack(pixels))), self.labels[indices]
 
-    def normalised(self, normalisation: Normalisation) -> PictureFiles:
-        """Return the same pictures for a network that expects another normalisation."""
+    def normalised(self, normalisation: Normalisation) -> ImageFiles:
+        """Return the same images for a network that expects another normalisation."""
         return replace(self, normalisation=normalisation)
 
-    def first(self, count: int) -> PictureFiles:
-        """Return the first ``count`` pictures."""
+    def first(self, count: int) -> ImageFiles:
+        """Return the first ``count`` images."""
         return replace(self, files=self.files[:count], labels=self.labels[:count])
 
 
@@ -61,8 +61,8 @@ def image_folder(
     resize: int | None = None,
     normalisation: Normalisation = IMAGENET,
     workers: int | None = None,
-) -> PictureFiles:
-    """Read a folder that holds one folder of pictures for each class; their sorted names number the labels.
+) -> ImageFiles:
+    """Read a folder that holds one folder of images for each class; their sorted names number the labels.
 
     Pass the training set's ``class_names`` as ``classes`` for a test set: a class folder that is missing
     there would otherwise shift all labels behind it, and nobody would notice.
@@ -74,12 +74,12 @@ def image_folder(
     if not names:
         raise DataError(f"{root} must hold one folder for each class, but holds none; check the path")
     _compare(root, names, names if classes is None else classes)
-    files = [_pictures_below(root / name) for name in names]
+    files = [_images_below(root / name) for name in names]
     for name, found in zip(names, files, strict=True):
         if not found:
-            raise DataError(f"{root / name} must hold pictures, but holds none; fill it or remove the class")
+            raise DataError(f"{root / name} must hold images, but holds none; fill it or remove the class")
     labels = torch.arange(len(names)).repeat_interleave(torch.tensor([len(found) for found in files]))
-    return PictureFiles(
+    return ImageFiles(
         tuple(file for found in files for file in found), labels, tuple(names), size,
         round(size * 256 / 224) if resize is None else resize, normalisation,
         _default_workers() if workers is None else workers,
@@ -93,22 +93,22 @@ def unlabelled(
     resize: int | None = None,
     limit: int = 256,
     normalisation: Normalisation = IMAGENET,
-) -> Pictures:
-    """Read up to ``limit`` pictures of a folder, and of those inside it, into memory: calibration data.
+) -> Images:
+    """Read up to ``limit`` images of a folder, and of those inside it, into memory: calibration data.
 
     They are taken evenly over the sorted names, so that folders by class or by date are all represented.
     Labels are -1.
     """
     root = _existing(path)
-    files = _pictures_below(root)
+    files = _images_below(root)
     if not files:
         raise DataError(
-            f"{root} must hold pictures ({', '.join(sorted(SUFFIXES))}), but holds none; check the path"
+            f"{root} must hold images ({', '.join(sorted(SUFFIXES))}), but holds none; check the path"
         )
     chosen = [files[i] for i in np.linspace(0, len(files) - 1, min(limit, len(files))).round().astype(int)]
     shorter = round(size * 256 / 224) if resize is None else resize
     pixels = np.stack([_read(file, size, shorter, None) for file in chosen])
-    return Pictures(torch.from_numpy(pixels), torch.full((len(chosen),), -1), normalisation)
+    return Images(torch.from_numpy(pixels), torch.full((len(chosen),), -1), normalisation)
 
 
 def _existing(path: str | Path) -> Path:
@@ -128,7 +128,7 @@ def _compare(root: Path, found: Iterable[str], wanted: Sequence[str]) -> None:
         )
 
 
-def _pictures_below(folder: Path) -> list[Path]:
+def _images_below(folder: Path) -> list[Path]:
     return sorted(f for f in folder.rglob("*") if f.suffix.lower() in SUFFIXES and not f.name.startswith("."))
 
 
@@ -139,30 +139,30 @@ def _default_workers() -> int:
 def _read(file: Path, size: int, resize: int, draws: list[float] | None) -> np.ndarray:
     try:
         with Image.open(file) as opened:
-            picture = opened.convert("RGB")
-        picture = _middle(picture, size, resize) if draws is None else _random_part(picture, size, draws)
-        return np.asarray(picture)
+            image = opened.convert("RGB")
+        image = _middle(image, size, resize) if draws is None else _random_part(image, size, draws)
+        return np.asarray(image)
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise DataError(
-            f"{file} must be a whole picture, but reading it failed ({error}); replace or remove it"
+            f"{file} must be a whole image, but reading it failed ({error}); replace or remove it"
         ) from error
 
 
-def _middle(picture: Image.Image, size: int, resize: int) -> Image.Image:
-    width, height = picture.size
+def _middle(image: Image.Image, size: int, resize: int) -> Image.Image:
+    width, height = image.size
     scale = resize / min(width, height)
     wide, tall = max(size, int(width * scale)), max(size, int(height * scale))
     left, top = round((wide - size) / 2), round((tall - size) / 2)
-    scaled = picture.resize((wide, tall), Image.Resampling.BILINEAR)
+    scaled = image.resize((wide, tall), Image.Resampling.BILINEAR)
     return scaled.crop((left, top, left + size, top + size))
 
 
-def _random_part(picture: Image.Image, size: int, draws: list[float]) -> Image.Image:
-    width, height = picture.size
+def _random_part(image: Image.Image, size: int, draws: list[float]) -> Image.Image:
+    width, height = image.size
     area = width * height * (0.08 + 0.92 * draws[0])
     ratio = (3 / 4) ** (1 - 2 * draws[1])  # from 3:4 to 4:3, even on a log scale
     wide, tall = min(width, (area * ratio) ** 0.5), min(height, (area / ratio) ** 0.5)
     left, top = draws[2] * (width - wide), draws[3] * (height - tall)
     box = (left, top, left + wide, top + tall)
-    part = picture.resize((size, size), Image.Resampling.BILINEAR, box=box)
+    part = image.resize((size, size), Image.Resampling.BILINEAR, box=box)
     return part.transpose(Image.Transpose.FLIP_LEFT_RIGHT) if draws[4] < 0.5 else part

@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from slimilar.data.cifar import CLASSES, Split, cifar
-from slimilar.data.demo import demo_pictures
-from slimilar.data.folder import PictureFiles, image_folder
-from slimilar.data.pictures import Normalisation, Pictures
+from slimilar.data.demo import demo_images
+from slimilar.data.folder import ImageFiles, image_folder
+from slimilar.data.images import Images, Normalisation
 from slimilar.errors import DataError
 
 FOLDERS = {"train": ("train",), "test": ("test", "val", "validation")}
@@ -21,19 +21,19 @@ def dataset(
     size: int = 224,
     normalisation: Normalisation | None = None,
     download: bool = False,
-) -> Pictures | PictureFiles:
+) -> Images | ImageFiles:
     """Return a split of the dataset that ``what`` names.
 
-    ``"demo"``: the shipped pictures. ``"cifar10"`` or ``"cifar100"``: found by the environment variable
+    ``"demo"``: the shipped images. ``"cifar10"`` or ``"cifar100"``: found by the environment variable
     SLIMILAR_DATA. A path to ``cifar10.npz`` or ``cifar100.npz``. A folder with ``train`` and ``test`` (or ``val``)
-    inside, each with one folder of pictures for each class; ``size`` is the side of its pictures.
+    inside, each with one folder of images for each class; ``size`` is the side of its images.
 
     >>> dataset("demo", "test").class_names[0]
     'airplane'
     """
     path, name = Path(what).expanduser(), str(what)
     if name == "demo":
-        found: Pictures | PictureFiles = demo_pictures(split)
+        found: Images | ImageFiles = demo_images(split)
     elif name in CLASSES:
         found = cifar(name, split, download=download)
     elif path.suffix == ".npz":
@@ -48,7 +48,7 @@ def dataset(
     return found if normalisation is None else replace(found, normalisation=normalisation)
 
 
-def _folder(path: Path, split: Split, size: int) -> PictureFiles:
+def _folder(path: Path, split: Split, size: int) -> ImageFiles:
     inside = [path / name for name in FOLDERS[split] if (path / name).is_dir()]
     if not inside:
         raise DataError(

@@ -13,14 +13,14 @@ from torch.utils.data import Dataset, default_collate
 from slimilar.errors import DataError, InvalidInput
 
 DRAWS = 5
-"""Uniform random numbers in [0, 1) that a picture may use for its augmentation."""
+"""Uniform random numbers in [0, 1) that a image may use for its augmentation."""
 
 
 class Source(Protocol):
     """A dataset that makes whole batches.
 
     A batch is a pure function of its arguments: ``draws`` (one row of ``DRAWS`` random numbers for each
-    picture; None for no augmentation) holds all its randomness. So any process, at any time, makes the same
+    image; None for no augmentation) holds all its randomness. So any process, at any time, makes the same
     batch again; that is what resuming and splitting over machines rest on.
     """
 
@@ -31,12 +31,12 @@ class Source(Protocol):
     def __len__(self) -> int: ...
 
     def batch(self, indices: Tensor, draws: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Return pictures, ready for the network, and labels."""
+        """Return images, ready for the network, and labels."""
 
 
 @dataclass(frozen=True)
 class Samples:
-    """Any map-style dataset of (picture tensor, label) pairs as a ``Source``.
+    """Any map-style dataset of (image tensor, label) pairs as a ``Source``.
 
     Random transforms inside it must draw from torch's generator, which is seeded anew for each sample.
 
@@ -62,11 +62,11 @@ class Samples:
     def _sample(self, index: int, seed: float) -> Any:
         torch.manual_seed(int(seed * 2**31) + index)
         try:
-            picture, label = self.dataset[index]
+            image, label = self.dataset[index]
         except (TypeError, ValueError) as error:
-            message = f"sample {index} must be a (picture, label) pair, but reading it failed with: {error}"
+            message = f"sample {index} must be a (image, label) pair, but reading it failed with: {error}"
             raise DataError(message) from error
-        return picture, label
+        return image, label
 
 
 Data = Source | Dataset[Any]

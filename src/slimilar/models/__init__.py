@@ -17,7 +17,7 @@ from slimilar.models.demo import demo_network, demo_record
 from slimilar.models.preresnet import PreResNet
 from slimilar.models.resnet import ResNet
 from slimilar.models.vgg import VGG
-from slimilar.names import choose
+from slimilar.utils.suggestions import choose
 
 __all__ = [
     "CHECKPOINTS",

@@ -18,13 +18,13 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from slimilar._torchvision import import_torchvision
 from slimilar.data.folder import IMAGENET
-from slimilar.data.pictures import RAW, Normalisation
+from slimilar.data.images import RAW, Normalisation
 from slimilar.errors import DataError, InvalidInput
 from slimilar.models.resnet import ResNet
 from slimilar.models.vgg import STAGES, VGG
-from slimilar.names import choose
+from slimilar.utils.suggestions import choose
+from slimilar.utils.torchvision_compat import import_torchvision
 
 State = dict[str, Tensor]
 

@@ -17,8 +17,8 @@ WIDTH = 0.375
 
 
 def demo_network() -> nn.Module:
-    """Return the trained network, in evaluation mode; ``slimilar.data.demo_pictures()`` fit it."""
-    content = (files("slimilar") / "demo" / "network.safetensors").read_bytes()
+    """Return the trained network, in evaluation mode; ``slimilar.data.demo_images()`` fit it."""
+    content = (files("slimilar.data") / "demo_assets" / "network.safetensors").read_bytes()
     state = {
         name: tensor.float() if tensor.is_floating_point() else tensor
         for name, tensor in load(content).items()
@@ -29,7 +29,7 @@ def demo_network() -> nn.Module:
 def demo_record() -> dict[str, Any]:
     """Return how the demo network was made, and how good it is: command, seed, versions, accuracy."""
     record: dict[str, Any] = json.loads(
-        (files("slimilar") / "demo" / "network.json").read_text(encoding="utf-8")
+        (files("slimilar.data") / "demo_assets" / "network.json").read_text(encoding="utf-8")
     )
     return record
 

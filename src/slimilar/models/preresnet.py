@@ -14,7 +14,7 @@ EXPANSION = 4
 class Bottleneck(nn.Module):
     """Batch norm, ReLU, convolution; three times, then the sum with the stream that came in.
 
-    ``bn1`` is the only reader of the stream inside the block, so a pruner can put a channel selection in its
+    ``bn1`` is the only consumer of the stream inside the block, so a pruner can put a channel selection in its
     place, and the choice belongs to this block alone.
     """
 

@@ -8,12 +8,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slimilar.files import write_text
-from slimilar.plan import Cut, Plan
+from slimilar.planning.plan import Cut, Plan
 from slimilar.report.data import describe
 from slimilar.report.page import render
 from slimilar.report.state import opening
-from slimilar.trace import named_tensors
+from slimilar.utils.atomic import write_text
+from slimilar.utils.modules import named_tensors
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

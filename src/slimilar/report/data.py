@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
-from slimilar.cost import CostModel
 from slimilar.criteria import Weights
 from slimilar.criteria.similarity import moments_of
-from slimilar.groups import ChannelGroup, Indices
-from slimilar.plan import Plan
+from slimilar.graph.groups import ChannelGroup, Indices
+from slimilar.planning.cost import CostModel
+from slimilar.planning.plan import Plan
 from slimilar.report.flow import Row, flow
-from slimilar.similarity import RemovalOrder
+from slimilar.similarity.removal_order import RemovalOrder
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -123,11 +123,11 @@ def _group(group: ChannelGroup, order: RemovalOrder, weights: Weights, modules: 
         "width": group.width,
         "removed": pack(order.removed, "<i4"),
         "heights": pack(order.heights, "<f8"),
-        "standIn": pack(order.stand_in, "<i4"),
+        "representative": pack(order.stand_in, "<i4"),
         "residual": group.residual,
         "fixed": _by_reason(group.fixed),
-        "writers": [modules.index(name) for name in group.writers],
-        "readers": [modules.index(r.module) for r in group.readers],
+        "producers": [modules.index(name) for name in group.producers],
+        "consumers": [modules.index(r.module) for r in group.consumers],
         "norms": _norms(group, weights, modules),
     }
 

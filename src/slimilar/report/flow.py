@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from slimilar.groups import Grouping, Indices
-from slimilar.plan import Plan
-from slimilar.trace import Op, Trace, Value
+from slimilar.graph.groups import Grouping, Indices
+from slimilar.graph.records import Op, Trace, Value
+from slimilar.planning.plan import Plan
 
 _JOINS = {"add": "add", "sub": "add", "cat": "concat", "concat": "concat", "stack": "concat", "mul": "gate"}
 _KINDS = {
@@ -109,7 +109,7 @@ class _Walk:
 
 
 class _Reasons:
-    """Why channels have to stay: a frozen group is named after one of its writers, the others want to know too."""
+    """Why channels have to stay: a frozen group is named after one of its producers, the others want to know too."""
 
     def __init__(self, plan: Plan) -> None:
         trace, grouping = plan.structure.trace, plan.structure.grouping
@@ -144,7 +144,7 @@ def _short(op: Op) -> str:
 
 
 def in_lanes(rows: Sequence[Row]) -> list[Row]:
-    """Give every row a lane: a stream keeps its own until its last reader has had it.
+    """Give every row a lane: a stream keeps its own until its last consumer has had it.
 
     >>> block = [Row("conv", "a", ()), Row("conv", "b", (0,)), Row("add", "c", (1, 0)), Row("output", "d", (2,))]
     >>> [row.lane for row in in_lanes(block)]

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slimilar.errors import UnreachableBudget
-from slimilar.plan import Cut, Plan
+from slimilar.planning.plan import Cut, Plan
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from typing import Any
 
 from torch import nn
 
-from slimilar.data.pictures import Pictures
+from slimilar.data.images import Images
 from slimilar.data.source import Data, Source, as_source
 from slimilar.errors import InvalidInput, TrainingError
 from slimilar.train.evaluate import Score, evaluate
@@ -67,11 +67,11 @@ def train(
     pruning, its scores are learnt beside the labels.
 
     >>> import torch
-    >>> from slimilar.data import Pictures
+    >>> from slimilar.data import Images
     >>> from slimilar.models import VGG
-    >>> pictures = Pictures(torch.randint(0, 256, (8, 32, 32, 3), dtype=torch.uint8), torch.arange(8))
+    >>> images = Images(torch.randint(0, 256, (8, 32, 32, 3), dtype=torch.uint8), torch.arange(8))
     >>> short = Recipe(epochs=1, batch_size=4, lr=0.01)
-    >>> len(train(VGG(width=0.125), pictures, short).history)
+    >>> len(train(VGG(width=0.125), images, short).history)
     1
     """
     if isinstance(recipe, str):
@@ -108,8 +108,8 @@ def _named(name: str) -> Recipe:
 
 
 def _near(data: Source, team: Team) -> Source:
-    """Return pictures held in memory in that of the device, where a batch costs next to nothing."""
-    return data.to(team.device) if isinstance(data, Pictures) else data
+    """Return images held in memory in that of the device, where a batch costs next to nothing."""
+    return data.to(team.device) if isinstance(data, Images) else data
 
 
 def _like(trained: nn.Module, model: nn.Module) -> nn.Module:

@@ -17,7 +17,7 @@ from slimilar.errors import DataError, InvalidInput
 
 
 class Batch(NamedTuple):
-    """One process's share of a batch; ``total`` counts the pictures of all processes."""
+    """One process's share of a batch; ``total`` counts the images of all processes."""
 
     images: Tensor
     labels: Tensor
@@ -38,7 +38,7 @@ def mixed_seed(*numbers: int) -> int:
 class Epoch(Dataset[Batch]):
     """Item i is batch i of an epoch, a pure function of seed, epoch and i, cut to the share of one process.
 
-    The last batch may be smaller; it is left out where it has fewer than two pictures for each process,
+    The last batch may be smaller; it is left out where it has fewer than two images for each process,
     because batch norm has no variance of one value.
     """
 
@@ -51,10 +51,10 @@ class Epoch(Dataset[Batch]):
 
     def __post_init__(self) -> None:
         if self.batch_size < 2 * self.world:
-            need = f"at least two pictures for each of {self.world} processes"
+            need = f"at least two images for each of {self.world} processes"
             raise InvalidInput(f"batch_size must give {need}, got {self.batch_size}; make it larger")
         if len(self) == 0:
-            raise DataError(f"there must be at least two training pictures a process, got {len(self.source)}")
+            raise DataError(f"there must be at least two training images a process, got {len(self.source)}")
 
     def __len__(self) -> int:
         whole, rest = divmod(len(self.source), self.batch_size)
@@ -79,7 +79,7 @@ def _generator(*numbers: int) -> torch.Generator:
 
 @dataclass(frozen=True)
 class Sweep(Dataset[Batch]):
-    """Item i is batch i of all pictures in order, without augmentation, cut to the share of one process."""
+    """Item i is batch i of all images in order, without augmentation, cut to the share of one process."""
 
     source: Source
     batch_size: int
@@ -93,7 +93,7 @@ class Sweep(Dataset[Batch]):
         stop = min((step + 1) * self.batch_size, len(self.source))
         indices = torch.arange(step * self.batch_size, stop)
         mine = indices[self.rank :: self.world]
-        if not len(mine):  # fewer pictures than processes are left
+        if not len(mine):  # fewer images than processes are left
             return Batch(torch.empty(0), torch.empty(0), len(indices))
         return Batch(*self.source.batch(mine), len(indices))
 

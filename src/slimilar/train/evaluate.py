@@ -16,12 +16,12 @@ from slimilar.train.team import Team
 
 @dataclass(frozen=True)
 class Score:
-    """Shares of the pictures, in [0, 1], and the mean cross entropy."""
+    """Shares of the images, in [0, 1], and the mean cross entropy."""
 
     accuracy: float
     top5: float
     loss: float
-    pictures: int
+    images: int
 
 
 def evaluate(model: nn.Module, data: Data, batch_size: int = 250) -> Score:
@@ -31,7 +31,7 @@ def evaluate(model: nn.Module, data: Data, batch_size: int = 250) -> Score:
     """
     source = as_source(data)
     if len(source) == 0:
-        raise DataError("there must be at least one picture to evaluate on, got none; check the path")
+        raise DataError("there must be at least one image to evaluate on, got none; check the path")
     modes = {module: module.training for module in model.modules()}
     model.eval()
     try:

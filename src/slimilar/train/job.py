@@ -36,7 +36,7 @@ def terms(job: Job) -> dict[str, Any]:
     found = {
         **job.recipe.terms(),
         "seed": job.settings.seed,
-        "training pictures": len(job.data),
+        "training images": len(job.data),
         "distillation": dataclasses.asdict(job.settings.distillation) if job.teacher is not None else None,
         "hooks": job.hooks.name,
     }

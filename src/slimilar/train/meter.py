@@ -1,4 +1,4 @@
-"""Running sums of an epoch over all processes: the loss, right answers, pictures, and time."""
+"""Running sums of an epoch over all processes: the loss, right answers, images, and time."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ class Meter:
 
     def __init__(self, team: Team) -> None:
         self.team = team
-        self.sums = torch.zeros(3, dtype=team.wide, device=team.device)  # loss, right answers, pictures
+        self.sums = torch.zeros(3, dtype=team.wide, device=team.device)  # loss, right answers, images
         self.start_clock()
 
     def start_clock(self) -> None:
-        self.start, self.pictures = time.perf_counter(), 0
+        self.start, self.images = time.perf_counter(), 0
 
     @torch.no_grad()
     def add(self, loss: Tensor, scores: Tensor, labels: Tensor, total: int) -> None:
-        """Count this process's share of a batch of ``total`` pictures; ``loss`` is the mean over the share."""
+        """Count this process's share of a batch of ``total`` images; ``loss`` is the mean over the share."""
         right = (scores.argmax(1) == labels).sum()
         self.sums += torch.stack([loss * len(labels), right.to(loss), torch.full_like(loss, len(labels))])
-        self.pictures += total
+        self.images += total
 
     def totals(self, where: str) -> list[float]:
         """Return the sums over all processes, or stop the training that is at ``where``."""
@@ -42,12 +42,12 @@ class Meter:
 
     def means(self, where: str) -> tuple[float, float]:
         """Return the mean loss and the share of right answers."""
-        loss, right, pictures = self.totals(where)
-        return loss / pictures, right / pictures
+        loss, right, images = self.totals(where)
+        return loss / images, right / images
 
     def rate(self) -> float:
-        """Return the pictures a second since the clock was started."""
-        return self.pictures / max(time.perf_counter() - self.start, 1e-9)
+        """Return the images a second since the clock was started."""
+        return self.images / max(time.perf_counter() - self.start, 1e-9)
 
     def load(self, totals: Tensor) -> None:
         """Put sums back; the first process carries those of all, so that they are counted once."""

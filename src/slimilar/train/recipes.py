@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 from slimilar.errors import InvalidInput
-from slimilar.names import choose
+from slimilar.utils.suggestions import choose
 
 Schedule = Literal["steps", "one-cycle"]
 
@@ -20,10 +20,10 @@ class Recipe:
 
     ``"steps"`` divides the learning rate by 10 at each epoch of ``milestones``. ``"one-cycle"`` rises
     linearly for the first ``warmup`` share of the training, then falls to zero along a cosine. ``batch_size``
-    counts the pictures of all processes together. ``ema`` is the decay of the averaged weights, None for no
+    counts the images of all processes together. ``ema`` is the decay of the averaged weights, None for no
     average. ``clip`` is the largest norm of the gradient of a step; a longer one is shortened. With
     ``freeze_statistics`` batch norms keep the means and variances that they have, and use them; scales and shifts
-    learn as ever. Few and small batches estimate them worse than a fit to pictures has left them.
+    learn as ever. Few and small batches estimate them worse than a fit to images has left them.
     """
 
     epochs: int

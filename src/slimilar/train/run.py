@@ -141,7 +141,7 @@ class Run:
         if scores.ndim != 2:
             shape = tuple(scores.shape)
             raise InvalidInput(
-                f"the network must return scores (pictures, classes), got shape {shape}; wrap it"
+                f"the network must return scores (images, classes), got shape {shape}; wrap it"
             )
         labels, classes = getattr(self.job.data, "labels", None), scores.shape[1]
         if labels is not None and not 0 <= int(labels.min()) <= int(labels.max()) < classes:

@@ -79,13 +79,13 @@ class Progress:
     loss: float
     accuracy: float
     lr: float
-    pictures_per_second: float
+    images_per_second: float
     test_accuracy: float | None = None
 
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """One epoch in numbers; ``loss`` and ``accuracy`` are those on the augmented training pictures."""
+    """One epoch in numbers; ``loss`` and ``accuracy`` are those on the augmented training images."""
 
     epoch: int
     loss: float

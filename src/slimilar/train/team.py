@@ -70,7 +70,7 @@ Placed = TypeVar("Placed", Tensor, nn.Module)
 
 
 def placed(thing: Placed, device: torch.device) -> Placed:
-    """Move a network or a batch to a device; pictures and kernels channels-last, which trains faster."""
+    """Move a network or a batch to a device; images and kernels channels-last, which trains faster."""
     if isinstance(thing, Tensor) and thing.ndim != 4:
         return thing.to(device, non_blocking=True)
     # A module passes over those of its tensors that have no channels-last form.

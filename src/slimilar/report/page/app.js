@@ -1,4 +1,4 @@
-// The page: one state, one update for everything that shows it.
+// The page: one state, and one update of everything that shows it.
 
 const data = JSON.parse(byId("data").textContent);
 const network = new Network(data);
@@ -33,7 +33,7 @@ function change(part, calm = false) {
   requestAnimationFrame(() => { waiting = false; update(); });
 }
 
-/** Give one layer a threshold of its own; null lets it follow again. */
+/** Set a custom threshold for one layer; null returns it to the global one. */
 function override(g, threshold) {
   const own = new Map(state.own);
   if (threshold === null) own.delete(g);
@@ -64,11 +64,11 @@ function aim() {
   const kind = byId("budget-kind").value, text = byId("budget").value;
   const whole = network.before[kind], limit = parseBudget(text, whole);
   if (!text.trim()) return note("");
-  if (Number.isNaN(limit)) return note(`“${text}” is no budget: write a share (50%) or a number (4.4G).`, true);
+  if (Number.isNaN(limit)) return note(`“${text}” is not a budget: enter a share (50%) or a number (4.4G).`, true);
   const { threshold, smallest } = network.meet(kind, limit, state);
   if (threshold === undefined) {
     const share = percent(smallest / whole);
-    return note(`The least that can be reached here is ${human(smallest)} (${share} of the original).`, true);
+    return note(`The smallest reachable value is ${human(smallest)} (${share} of the original).`, true);
   }
   note(`Threshold ${short(threshold)} is the smallest that meets ${human(limit)}.`);
   return change({ threshold }, true);
@@ -101,12 +101,12 @@ function showNumbers() {
   byId("round").value = String(state.roundTo);
   setText(byId("brief"), `${saved(before.flops, result.flops)} FLOPs`);
   tiles();
-  if (!network.groups.length) return sentence(["Nothing here can be cut: every layer has to stay whole."]);
-  const merging = ["Channels closer than ", " share one speaker: "], ranking = ["Channels that rank below ", " leave: "];
-  const [who, what] = network.merges ? merging : ranking;
+  if (!network.groups.length) return sentence(["No layer of this model can be pruned."]);
+  const merging = ["Channels closer than ", " are merged: "], ranking = ["Channels ranked below ", " are removed: "];
+  const [which, action] = network.merges ? merging : ranking;
   return sentence([
-    who, short(state.threshold), what, grouped(result.channels), " of ",
-    grouped(network.channels), " stay, and with them ", share, " of the work.",
+    which, short(state.threshold), action, grouped(result.channels), " of ",
+    grouped(network.channels), " are kept, with ", share, " of the FLOPs.",
   ]);
 }
 
@@ -119,7 +119,7 @@ function sentence(parts) {
   parts.forEach((part, i) => setText(box.childNodes[i], part));
 }
 
-const TILES = [["FLOPs", "flops"], ["multiply-adds", "macs"], ["parameters", "params"], ["channels", "channels"]];
+const TILES = [["FLOPs", "flops"], ["MACs", "macs"], ["parameters", "params"], ["channels", "channels"]];
 
 /** A number, what it was, and where there is room for it a bar. */
 function tile(word, ...more) {
@@ -133,20 +133,20 @@ function tiles() {
     const [after, change, bar] = box.children[i].lastChild.children, share = result[kind] / Math.max(1, before[kind]);
     setText(after, kind === "channels" ? grouped(result.channels) : human(result[kind]));
     const of = kind === "channels" ? grouped(network.channels) : human(before[kind]);
-    setText(change, result[kind] === before[kind] ? "as before" : `${saved(before[kind], result[kind])} of ${of}`);
+    setText(change, result[kind] === before[kind] ? "unchanged" : `${saved(before[kind], result[kind])} of ${of}`);
     bar.firstChild.style.transform = `scaleX(${share})`;
   });
   if (data.latency) showLatency(box);
 }
 
-/** A measurement holds for the network it was made on: elsewhere it is shown as past. */
+/** A latency holds for the widths it was measured at; elsewhere that of the original is shown. */
 function showLatency(box) {
   const { before, after, device } = data.latency, here = sameWidths(openingState());
   if (box.children.length === TILES.length) box.append(tile("latency"));
   const [number, words] = box.lastChild.lastChild.children;
   setText(number, `${short(here ? after : before)} ms`);
   const where = device ? `, ${device}` : "";
-  setText(words, here ? `${saved(before, after)} of ${short(before)} ms${where}` : "before; measured at the cut alone");
+  setText(words, here ? `${saved(before, after)} of ${short(before)} ms${where}` : "original; the pruned model was measured at its own cut");
 }
 
 function sameWidths(other) {
@@ -173,7 +173,7 @@ function say(text) { setText(byId("say"), text); }
 async function copyCommand() {
   const done = await copyText(byId("command").textContent);
   setText(byId("copy"), done ? "Copied" : "Press Ctrl+C");
-  say(done ? "Command copied" : "Copying is not allowed here");
+  say(done ? "Command copied" : "The browser does not allow copying");
   setTimeout(() => setText(byId("copy"), "Copy"), 1600);
 }
 
@@ -206,7 +206,7 @@ function listen() {
 }
 
 const THEMES = ["auto", "light", "dark"];
-const THEME_WORDS = { auto: ["◐ Auto", "as the system"], light: ["○ Light", "light"], dark: ["● Dark", "dark"] };
+const THEME_WORDS = { auto: ["◐ Auto", "system"], light: ["○ Light", "light"], dark: ["● Dark", "dark"] };
 
 const systemIsDark = matchMedia("(prefers-color-scheme: dark)");
 let theme = "auto";
@@ -216,7 +216,7 @@ function setTheme(wish) {
   document.documentElement.dataset.theme = wish !== "auto" ? wish : systemIsDark.matches ? "dark" : "light";
   const [label, words] = THEME_WORDS[wish];
   setText(byId("theme"), label);
-  setLabel(byId("theme"), `Colours: ${words}. Press to change`);
+  setLabel(byId("theme"), `Colour theme: ${words}. Press to change`);
   forgetInks();
   layerView.update(state, result);
 }
@@ -240,8 +240,8 @@ function start() {
   const input = network.rows.find((row) => row.kind === "input");
   const layers = network.rows.filter((row) => row.vector !== undefined), whole = layers.filter((row) => row.reason);
   byId("subtitle").textContent = [
-    `${plural(layers.length, "layer")}, ${whole.length} of them cannot be cut`,
-    input ? `input ${input.shape.join(" × ")}` : "", `by ${data.criterion}`,
+    `${plural(layers.length, "layer")}, ${whole.length} of which cannot be pruned`,
+    input ? `input ${input.shape.join(" × ")}` : "", `criterion: ${data.criterion}`,
   ].filter(Boolean).join(" · ");
   byId("round").replaceChildren(...ROUNDINGS.map((n) => el("option", { value: n }, n === 1 ? "any" : String(n))));
   byId("ticks").replaceChildren(...TICKS.map((tick) => {
@@ -263,7 +263,7 @@ function start() {
 
 start();
 
-// For tests and the curious: the same questions that the page asks itself.
+// For tests: the functions that the page itself uses.
 window.slimilar = {
   network, change, select, parseBudget,
   get state() { return state; },

@@ -1,23 +1,23 @@
-// Who speaks for whom, and the tree behind it, out of a group's removal order.
+// Representatives, clusters and the dendrogram, from the removal order of a group.
 
-/** For every unit the one that speaks for it after some steps; -1 where nobody does. */
-function speakers(group, steps) {
-  const speaker = Int32Array.from({ length: group.width }, (_, unit) => unit);
-  // Backwards, because whoever stands in at a step may leave at a later one.
+/** The representative of every unit after some steps; -1 where there is none. */
+function representatives(group, steps) {
+  const representative = Int32Array.from({ length: group.width }, (_, unit) => unit);
+  // Backwards, because the representative at a step may be removed at a later one.
   for (let step = steps - 1; step >= 0; step--) {
-    const standIn = group.standIn[step];
-    speaker[group.removed[step]] = standIn < 0 ? -1 : speaker[standIn];
+    const next = group.representative[step];
+    representative[group.removed[step]] = next < 0 ? -1 : representative[next];
   }
-  return speaker;
+  return representative;
 }
 
-/** Members by speaker, the largest cluster first. */
-function clustersOf(speaker) {
+/** Members by representative, the largest cluster first. */
+function clustersOf(representative) {
   const found = new Map();
-  speaker.forEach((who, unit) => {
-    if (who < 0) return;
-    if (!found.has(who)) found.set(who, []);
-    found.get(who).push(unit);
+  representative.forEach((kept, unit) => {
+    if (kept < 0) return;
+    if (!found.has(kept)) found.set(kept, []);
+    found.get(kept).push(unit);
   });
   return [...found].sort((a, b) => b[1].length - a[1].length || a[0] - b[0]);
 }
@@ -29,7 +29,7 @@ function treeOf(group) {
   const center = new Float64Array(group.width), top = new Float64Array(group.width);
   leaves.forEach((unit, position) => { center[unit] = position + 0.5; });
   const forks = Array.from(group.removed, (gone, step) => {
-    const height = group.heights[step], stays = group.standIn[step];
+    const height = group.heights[step], stays = group.representative[step];
     const fork = { height, b: center[gone], bTop: top[gone], a: null, aTop: 0 };
     if (stays >= 0) {
       Object.assign(fork, { a: center[stays], aTop: top[stays] });
@@ -48,7 +48,7 @@ function leafOrder(group) {
   const head = Int32Array.from(next, (_, unit) => unit), tail = head.slice();
   const gone = new Uint8Array(group.width);
   group.removed.forEach((unit, step) => {
-    const stays = group.standIn[step];
+    const stays = group.representative[step];
     if (stays < 0) return;
     gone[unit] = 1;
     next[tail[stays]] = head[unit];
@@ -84,7 +84,7 @@ function distancesOf(group, units) {
   return distances;
 }
 
-/** Units that have to stay take no part in the scale. */
+/** Units that cannot be removed do not affect the scale. */
 function rangeOf(group, units, distances) {
   const fixed = new Set(group.fixed.flatMap(([, held]) => held));
   const n = units.length;

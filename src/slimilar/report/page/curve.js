@@ -1,4 +1,4 @@
-// The trade-off: what is kept at every threshold, a dot for where we are, diamonds for what was measured.
+// The trade-off curve: what is kept at every threshold. A dot marks the current one, diamonds mark measured networks.
 
 const LINES = [["flops", "FLOPs"], ["params", "parameters"], ["channels", "channels"]];
 const SAMPLES = 160;
@@ -72,7 +72,7 @@ class CurveView {
     for (const [name, value] of Object.entries(ends)) this.rule.setAttribute(name, value);
     this.dots.forEach((dot, i) => { dot.setAttribute("cx", x); dot.setAttribute("cy", this.y(shares[i])); });
     const kept = LINES.map(([, word], i) => `${percent(shares[i])} of ${word}`).join(", ");
-    setLabel(this.root, `Trade-off. At threshold ${short(state.threshold)} stay ${kept}.`);
+    setLabel(this.root, `Trade-off curve. At threshold ${short(state.threshold)}: ${kept} kept.`);
   }
 
   shareOf(result, kind) { return result[kind] / Math.max(1, this.network.before[kind]); }

@@ -9,7 +9,7 @@ class FlowView {
     this.network = network;
     this.onSelect = onSelect;
     this.lanes = 1 + Math.max(0, ...network.rows.map((row) => row.lane));
-    this.last = lastReaders(network.rows);
+    this.last = lastConsumers(network.rows);
     this.forks = network.rows.map((_, index) => network.rows.filter((row) => row.inputs.includes(index)).length > 1);
     this.longest = Math.sqrt(Math.max(1, ...network.rows.map((row) => row.width || 0)));
     this.items = network.rows.map((row, index) => this.build(row, index));
@@ -112,9 +112,9 @@ class FlowView {
   lines({ row, now }) {
     const kept = `${grouped(now)} of ${plural(row.width, "channel")} kept`;
     const group = this.network.groups[row.group];
-    const others = group ? group.writers.length - 1 : 0;
-    const joint = others ? `leaves together with ${plural(others, "other layer")}` : "";
-    return [row.name, row.reason ? `stays whole: ${row.reason}` : kept, `output ${row.shape.join(" × ")}`, joint];
+    const others = group ? group.producers.length - 1 : 0;
+    const joint = others ? `pruned together with ${plural(others, "other layer")}` : "";
+    return [row.name, row.reason ? `kept whole: ${row.reason}` : kept, `output ${row.shape.join(" × ")}`, joint];
   }
 
   update(state, result, selected) {
@@ -129,14 +129,14 @@ class FlowView {
       item.button.classList.toggle("whole", now === row.width);
       item.button.setAttribute("aria-pressed", String(item.index === selected));
       setLabel(item.button, row.reason
-        ? `${row.name}, ${plural(row.width, "channel")}, stays whole: ${row.reason}`
-        : `${row.name}, ${now} of ${plural(row.width, "channel")} kept${own ? ", own threshold" : ""}`);
+        ? `${row.name}, ${plural(row.width, "channel")}, kept whole: ${row.reason}`
+        : `${row.name}, ${now} of ${plural(row.width, "channel")} kept${own ? ", custom threshold" : ""}`);
     }
   }
 }
 
 /** For every row the last one that takes its stream. */
-function lastReaders(rows) {
+function lastConsumers(rows) {
   const last = rows.map((_, index) => index);
   rows.forEach((row, index) => row.inputs.forEach((source) => { last[source] = index; }));
   return last;

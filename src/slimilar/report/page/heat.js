@@ -1,4 +1,4 @@
-// The distance matrix of one layer, in the order of the tree, so that what merges lies in squares along the diagonal.
+// The distance matrix of one layer, in the order of the tree, so that clusters are squares along the diagonal.
 
 const MOST_CELLS = 768; // wider layers are sampled: a screen has no more pixels to show
 
@@ -10,14 +10,14 @@ class HeatView {
 
   get node() { return this.surface.canvas; }
 
-  show(group, speaker) {
+  show(group, representative) {
     const theme = ink("heat-near");
     if (group !== this.group || theme !== this.theme) {
       Object.assign(this, { group, theme });
       this.paint();
     }
-    this.speaker = speaker;
-    const order = "ordered by the dendrogram; outlined squares merge";
+    this.representative = representative;
+    const order = "in the order of the dendrogram; outlined squares are clusters";
     setLabel(this.node, `Distances between ${plural(group.width, "channel")}, ${order}`);
     this.surface.draw();
   }
@@ -38,7 +38,7 @@ class HeatView {
     this.scaled = null;
   }
 
-  /** The picture at the size of the screen, kept: scaling it at every step would cost more than all the rest. */
+  /** The image at the size of the screen, kept: scaling it at every step would cost more than all the rest. */
   fitted(size) {
     const side = Math.round(size * this.surface.density);
     if (!this.scaled || this.scaled.width !== side) {
@@ -57,15 +57,15 @@ class HeatView {
     this.outline(context, size);
   }
 
-  /** A run of leaves with one speaker is a square. */
+  /** Consecutive leaves with the same representative form a square. */
   outline(context, size) {
     const { leaves } = treeOf(this.group), cell = size / leaves.length;
     context.strokeStyle = ink("square");
     context.lineWidth = 1.5;
     context.beginPath();
     for (let start = 0, end = 1; end <= leaves.length; end++) {
-      const who = this.speaker[leaves[start]];
-      if (end < leaves.length && who >= 0 && this.speaker[leaves[end]] === who) continue;
+      const kept = this.representative[leaves[start]];
+      if (end < leaves.length && kept >= 0 && this.representative[leaves[end]] === kept) continue;
       const side = (end - start) * cell;
       if (end - start > 1) context.rect(AXIS + start * cell, start * cell, side, side);
       start = end;
@@ -78,8 +78,8 @@ class HeatView {
     const column = Math.floor(((x - AXIS) / size) * n), line = Math.floor((y / size) * n);
     if (column < 0 || line < 0 || column >= n || line >= n) return tip.hide();
     const i = this.units[line], j = this.units[column];
-    const together = i !== j && this.speaker[i] === this.speaker[j] && this.speaker[i] >= 0;
+    const together = i !== j && this.representative[i] === this.representative[j] && this.representative[i] >= 0;
     return tip.show([`channels ${i} and ${j}`, `distance ${short(this.distances[line * n + column])}`,
-      together ? `one cluster, channel ${this.speaker[i]} speaks` : ""], event.clientX, event.clientY);
+      together ? `same cluster, represented by channel ${this.representative[i]}` : ""], event.clientX, event.clientY);
   }
 }

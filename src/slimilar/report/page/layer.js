@@ -1,4 +1,4 @@
-// One layer, close up: its own threshold, tree, distances, gamma and beta, and the widths around it.
+// One layer in detail: its threshold, dendrogram, distances, gamma and beta, and the widths of its neighbours.
 
 class LayerView {
   constructor(network, actions) {
@@ -31,30 +31,30 @@ class LayerView {
   }
 
   whyNot() {
-    const reason = this.row.reason || "it has no channels that can leave";
-    return el("p", { className: "why" }, el("b", {}, "Stays whole: "), reason, ".");
+    const reason = this.row.reason || "none of its channels can be removed";
+    return el("p", { className: "why" }, el("b", {}, "Kept whole: "), reason, ".");
   }
 
   parts() {
     this.summary = el("p", { className: "fine" });
     const known = this.group.norms.length > 0;
     const figure = (caption, ...nodes) => el("figure", {}, el("figcaption", {}, caption), ...nodes);
-    const when = this.network.merges ? "Which channels merge, and when." : "How high every channel ranks.";
-    const tree = figure(`${when} Drag the line to give this layer a threshold of its own.`, this.tree.node);
+    const when = this.network.merges ? "The distance at which channels merge." : "The rank of every channel.";
+    const tree = figure(`${when} Drag the line to set a custom threshold for this layer.`, this.tree.node);
     if (!known) return [this.ownControls(), tree, this.summary, this.around];
     tree.append(this.heat.node, this.heatKey());
-    const rings = this.network.merges ? "rings hang on the disc that speaks for them" : "rings leave";
-    const scatter = figure(`Every channel at its shift β and scale γ. Discs stay; ${rings}.`,
+    const rings = this.network.merges ? "rings are removed, and connected to their representative" : "rings are removed";
+    const scatter = figure(`Every channel at its shift β and scale γ. Discs are kept; ${rings}.`,
       this.normChoice(), this.scatter.node);
     const beside = el("div", {}, scatter, this.summary, this.around);
     return [this.ownControls(), el("div", { className: "plots" }, tree, beside)];
   }
 
   heatKey() {
-    return el("p", { className: "heat-key" }, el("span", {}, "alike"), el("i"), el("span", {}, "far apart"));
+    return el("p", { className: "heat-key" }, el("span", {}, "similar"), el("i"), el("span", {}, "dissimilar"));
   }
 
-  /** A channel may be normalised more than once (streams, concatenations): choose where to look. */
+  /** A channel may be normalised more than once (streams, concatenations): choose which batch norm to show. */
   normChoice() {
     const { norms } = this.group;
     if (norms.length < 2) return "";
@@ -66,17 +66,17 @@ class LayerView {
 
   ownControls() {
     const g = this.group.index;
-    this.follow = el("button", { type: "button" }, "Follow the threshold");
-    this.whole = el("button", { type: "button" }, "Keep whole");
-    this.slider = el("input", { type: "range", min: 0, max: 1000, step: 1, label: "Own threshold of this layer" });
-    this.number = el("input", { type: "text", inputMode: "decimal", label: "Own threshold as a number" });
+    this.follow = el("button", { type: "button" }, "Global threshold");
+    this.whole = el("button", { type: "button" }, "Keep all channels");
+    this.slider = el("input", { type: "range", min: 0, max: 1000, step: 1, label: "Custom threshold of this layer" });
+    this.number = el("input", { type: "text", inputMode: "decimal", label: "Custom threshold as a number" });
     this.follow.addEventListener("click", () => this.actions.override(g, null));
     this.whole.addEventListener("click", () => this.actions.override(g, 0));
     this.slider.addEventListener("input", () => this.actions.override(g, toThreshold(this.slider.value / 1000)));
     this.number.addEventListener("change", () => this.actions.override(g, this.actions.read(this.number, this.now)));
     return el("div", { className: "own-controls" },
       el("div", { className: "tabs", role: "group", label: "Threshold of this layer" }, this.follow, this.whole),
-      el("label", { className: "own-slider" }, el("span", {}, "own"), this.slider), this.number);
+      el("label", { className: "own-slider" }, el("span", {}, "custom"), this.slider), this.number);
   }
 
   update(state, result) {
@@ -87,7 +87,7 @@ class LayerView {
       ? `${grouped(this.row.width)} → ${grouped(kept)} channels (${saved(this.row.width, kept)})`
       : plural(this.row.width, "channel"));
     if (this.group) this.refresh();
-    this.around.replaceChildren(el("h3", {}, "Around it"), ...this.near.map((entry) => this.list(...entry)));
+    this.around.replaceChildren(el("h3", {}, "Neighbouring layers"), ...this.near.map((entry) => this.list(...entry)));
   }
 
   refresh() {
@@ -99,51 +99,51 @@ class LayerView {
     this.slider.value = String(Math.round(1000 * toPosition(this.now)));
     this.slider.style.setProperty("--at", toPosition(this.now));
     this.slider.classList.toggle("unset", !own);
-    this.slider.setAttribute("aria-valuetext", `${short(this.now)}${own ? "" : ", follows the threshold"}`);
+    this.slider.setAttribute("aria-valuetext", `${short(this.now)}${own ? "" : ", the global threshold"}`);
     if (document.activeElement !== this.number) this.number.value = short(this.now);
-    const speaker = speakers(group, steps), clusters = clustersOf(speaker);
+    const representative = representatives(group, steps), clusters = clustersOf(representative);
     this.tree.show(group, steps, this.now);
     if (group.norms.length) {
-      this.heat.show(group, speaker);
-      this.scatter.show(group, group.norms[Math.min(this.norm, group.norms.length - 1)], speaker, clusters);
+      this.heat.show(group, representative);
+      this.scatter.show(group, group.norms[Math.min(this.norm, group.norms.length - 1)], representative, clusters);
     }
     setText(this.summary, this.words(steps, clusters));
   }
 
   words(steps, clusters) {
     const { group } = this, undone = Math.min(group.limit, countBelow(group.heights, this.now)) - steps;
-    const largest = clusters.filter(([, members]) => members.length > 1).slice(0, 3).map(([who, members]) =>
-      `${who} speaks for ${listed(members.filter((unit) => unit !== who))}`);
+    const largest = clusters.filter(([, members]) => members.length > 1).slice(0, 3).map(([unit, members]) =>
+      `${unit} represents ${listed(members.filter((other) => other !== unit))}`);
     const rounding = undone > 0 ? ` Rounding undoes ${plural(undone, "merge")}.` : "";
     const each = this.row.width / group.width;
-    const units = each > 1 && Number.isInteger(each) ? ` Each is ${each} channels that only leave together.` : "";
+    const units = each > 1 && Number.isInteger(each) ? ` Each unit is ${each} channels that can only be removed together.` : "";
     const fixed = group.fixed.map(([reason, held]) =>
-      ` ${plural(held.length, "channel")} cannot leave: ${reason}.`).join("");
-    const who = largest.length ? ` Channel ${largest.join("; channel ")}.` : "";
-    return `${plural(steps, this.network.merges ? "merge" : "removal")} made.${units}${rounding}${fixed}${who}`;
+      ` ${plural(held.length, "channel")} cannot be removed: ${reason}.`).join("");
+    const largestText = largest.length ? ` Channel ${largest.join("; channel ")}.` : "";
+    return `${plural(steps, this.network.merges ? "merge" : "removal")}.${units}${rounding}${fixed}${largestText}`;
   }
 
-  /** Who feeds this layer, who leaves with it, who reads it: rows by their number. */
+  /** The rows of the layers before this one, of those pruned together with it, and of its consumers. */
   neighbours() {
     const { rowOf, modules } = this.network;
     const rowsOf = (names) => [...new Set(names)].map((m) => rowOf.get(modules[m])).filter((i) => i !== undefined);
-    const fed = ["fed by", this.feeders(this.index)];
-    if (!this.group) return [fed, ["read by", this.readers()]];
-    const together = rowsOf(this.group.writers).filter((i) => i !== this.index);
-    return [fed, ["leaves together with", together], ["read by", rowsOf(this.group.readers)]];
+    const inputs = ["input from", this.inputLayers(this.index)];
+    if (!this.group) return [inputs, ["output to", this.consumers()]];
+    const together = rowsOf(this.group.producers).filter((i) => i !== this.index);
+    return [inputs, ["pruned together with", together], ["output to", rowsOf(this.group.consumers)]];
   }
 
   /** The layers behind a row, looking through joins. */
-  feeders(index, seen = new Set()) {
+  inputLayers(index, seen = new Set()) {
     return this.network.rows[index].inputs.flatMap((source) => {
       if (seen.has(source)) return [];
       seen.add(source);
-      return this.network.rows[source].vector === undefined ? this.feeders(source, seen) : [source];
+      return this.network.rows[source].vector === undefined ? this.inputLayers(source, seen) : [source];
     });
   }
 
-  readers() {
-    const reads = (row, i) => row.vector !== undefined && this.feeders(i).includes(this.index);
+  consumers() {
+    const reads = (row, i) => row.vector !== undefined && this.inputLayers(i).includes(this.index);
     return this.network.rows.flatMap((row, i) => (reads(row, i) ? [i] : []));
   }
 

@@ -11,8 +11,8 @@ class Network {
     this.vectors = data.vectors.map(([fixed, ...entries]) => this.readVector(fixed, entries));
     this.rowOf = new Map(this.rows.map((row, index) => [row.name, index]).reverse());
     this.rows.forEach((row) => { row.group = this.groupOf(row); });
-    // Criteria that rank channels one by one have nobody stand in for those that leave.
-    this.merges = this.groups.some((group) => group.standIn.some((unit) => unit >= 0));
+    // Criteria that rank channels one by one have no representatives.
+    this.merges = this.groups.some((group) => group.representative.some((unit) => unit >= 0));
     this.channels = this.groups.reduce((sum, group) => sum + group.width, 0);
     this.before = this.measure({ threshold: 0, roundTo: 1, own: new Map() });
   }
@@ -35,7 +35,7 @@ class Network {
     return parts.length ? parts[0].g : -1;
   }
 
-  /** How many channels of every group leave. */
+  /** How many units of every group are removed. */
   steps(state) {
     return this.groups.map((group, g) => {
       const threshold = state.own.has(g) ? state.own.get(g) : state.threshold;
@@ -109,7 +109,7 @@ function readGroup(group, index, minChannels) {
   return {
     ...group, index, heights,
     removed: decode(group.removed, Int32Array),
-    standIn: decode(group.standIn, Int32Array),
+    representative: decode(group.representative, Int32Array),
     limit: Math.max(0, Math.min(heights.length, group.width - minChannels)),
     norms: group.norms.map(({ module, gamma, beta }) =>
       ({ module, gamma: decode(gamma, Float32Array), beta: decode(beta, Float32Array) })),
@@ -130,7 +130,7 @@ function total(numbers) {
 
 const UNITS = { "": 1, k: 1e3, m: 1e6, g: 1e9, b: 1e9, t: 1e12, "%": 0.01 };
 
-/** A budget as people type it: "50%", "0.5", "4.4G". NaN where it is none. */
+/** A budget as people type it: "50%", "0.5", "4.4G". NaN where it is not one. */
 function parseBudget(text, before) {
   const match = /^\s*([0-9]*\.?[0-9]+(?:e[0-9]+)?)\s*([kmgbt%]?)\s*$/.exec(text.toLowerCase());
   if (!match) return NaN;

@@ -1,4 +1,4 @@
-// What drawings share: colours of the theme, canvases that are sharp on every screen.
+// Shared by all drawings: colours of the theme, and canvases that are sharp on every screen.
 
 let inks = new Map();
 
@@ -79,7 +79,7 @@ function ramp(stops) {
 }
 
 // For the largest clusters, after Okabe and Ito: told apart by all kinds of colour vision, and none is the blue
-// of a channel that speaks for itself alone.
+// of a channel that is a cluster by itself.
 const CLUSTER_INKS = ["#e69f00", "#009e73", "#cc79a7", "#d55e00", "#8b6fd0", "#b8a500", "#56b4e9"];
 
 const tip = {

@@ -1,4 +1,4 @@
-// What is on the screen as one picture to keep: numbers, curve, and the skyline of the network.
+// What is on the screen as one image to keep: numbers, curve, and the skyline of the network.
 
 const POSTER = { width: 1400, height: 820, margin: 56 };
 
@@ -28,7 +28,7 @@ function posterHead(context, title, state, before, result) {
   const { margin } = POSTER;
   posterText(context, title, margin, margin + 26, "600 34px", "ink");
   const rounding = state.roundTo > 1 ? `, widths rounded to ${state.roundTo}` : "";
-  const own = state.own.size ? `, ${plural(state.own.size, "layer")} with an own threshold` : "";
+  const own = state.own.size ? `, ${plural(state.own.size, "layer")} with a custom threshold` : "";
   posterText(context, `threshold ${short(state.threshold)}${rounding}${own}`, margin, margin + 60, "18px", "muted");
   [["FLOPs", "flops"], ["parameters", "params"], ["channels", "channels"]].forEach(([word, kind], i) => {
     const x = margin + i * 240;
@@ -75,7 +75,7 @@ function posterSkyline(context, network, result, box) {
     context.fillStyle = ink(row.reason ? "stays" : "kept");
     context.fillRect(x, box.y + box.height - kept, wide, kept);
   });
-  const caption = "every layer in order: kept, removed (pale), cannot leave (grey); heights go with √channels";
+  const caption = "layers in order: kept, removed (pale), cannot be pruned (grey); height is proportional to √channels";
   posterText(context, caption, box.x, box.y + box.height + 28, "15px", "muted");
   posterText(context, "slimilar", box.x + box.width, box.y + box.height + 28, "600 15px", "muted", "right");
 }

@@ -1,4 +1,4 @@
-// Every channel of a layer at its beta and gamma; those that left hang on the one that speaks for them.
+// Every channel of a layer at its beta and gamma; removed ones are connected to their representative.
 
 class ScatterView {
   constructor() {
@@ -8,10 +8,10 @@ class ScatterView {
 
   get node() { return this.surface.canvas; }
 
-  show(group, norm, speaker, clusters) {
-    Object.assign(this, { group, norm, speaker });
+  show(group, norm, representative, clusters) {
+    Object.assign(this, { group, norm, representative });
     const many = clusters.filter(([, members]) => members.length > 1);
-    this.inks = new Map(many.slice(0, CLUSTER_INKS.length).map(([who], i) => [who, CLUSTER_INKS[i]]));
+    this.inks = new Map(many.slice(0, CLUSTER_INKS.length).map(([kept], i) => [kept, CLUSTER_INKS[i]]));
     const size = `${plural(group.width, "channel")} in ${plural(clusters.length, "cluster")}`;
     setLabel(this.node, `Gamma against beta of ${size}`);
     this.surface.draw();
@@ -33,8 +33,8 @@ class ScatterView {
     this.drawAxes(context, scales, width, height);
     this.places = Array.from(this.norm.beta, (beta, unit) => [scales.x(beta), scales.y(this.norm.gamma[unit])]);
     this.drawThreads(context);
-    this.places.forEach((_, unit) => { if (this.speaker[unit] !== unit) this.drawUnit(context, unit, false); });
-    this.places.forEach((_, unit) => { if (this.speaker[unit] === unit) this.drawUnit(context, unit, true); });
+    this.places.forEach((_, unit) => { if (this.representative[unit] !== unit) this.drawUnit(context, unit, false); });
+    this.places.forEach((_, unit) => { if (this.representative[unit] === unit) this.drawUnit(context, unit, true); });
   }
 
   drawAxes(context, { x, y, xs, ys, pad }, width, height) {
@@ -57,34 +57,34 @@ class ScatterView {
   }
 
   color(unit) {
-    const who = this.speaker[unit];
-    return this.inks.get(who) || ink(who === unit ? "kept" : "gone");
+    const kept = this.representative[unit];
+    return this.inks.get(kept) || ink(kept === unit ? "kept" : "gone");
   }
 
   drawThreads(context) {
     context.lineWidth = 0.8;
     context.globalAlpha = 0.45;
     this.places.forEach(([x, y], unit) => {
-      const who = this.speaker[unit];
-      if (who < 0 || who === unit) return;
+      const kept = this.representative[unit];
+      if (kept < 0 || kept === unit) return;
       context.strokeStyle = this.color(unit);
       context.beginPath();
       context.moveTo(x, y);
-      context.lineTo(...this.places[who]);
+      context.lineTo(...this.places[kept]);
       context.stroke();
     });
     context.globalAlpha = 1;
   }
 
-  /** Speakers are full discs with a rim, the others small rings: no colour is needed to tell them apart. */
-  drawUnit(context, unit, speaks) {
+  /** Kept channels are full discs with a rim, removed ones small rings: no colour is needed to tell them apart. */
+  drawUnit(context, unit, kept) {
     const [x, y] = this.places[unit], size = this.group.width > 300 ? 0.75 : 1;
     context.beginPath();
-    context.arc(x, y, (speaks ? 4.2 : 2.6) * size, 0, 2 * Math.PI);
-    context.fillStyle = speaks ? this.color(unit) : ink("card");
+    context.arc(x, y, (kept ? 4.2 : 2.6) * size, 0, 2 * Math.PI);
+    context.fillStyle = kept ? this.color(unit) : ink("card");
     context.fill();
-    context.lineWidth = speaks ? 1 : 1.3;
-    context.strokeStyle = speaks ? ink("card") : this.color(unit);
+    context.lineWidth = kept ? 1 : 1.3;
+    context.strokeStyle = kept ? ink("card") : this.color(unit);
     context.stroke();
   }
 
@@ -93,8 +93,8 @@ class ScatterView {
     const gap = ([a, b]) => (a - x) ** 2 + (b - y) ** 2;
     const unit = this.places.reduce((best, place, i) => (gap(place) < gap(this.places[best]) ? i : best), 0);
     if (gap(this.places[unit]) > 200) { tip.hide(); return; }
-    const who = this.speaker[unit], { gamma, beta } = this.norm;
-    const fate = who === unit ? "kept" : who < 0 ? "removed" : `removed; channel ${who} speaks for it`;
+    const kept = this.representative[unit], { gamma, beta } = this.norm;
+    const fate = kept === unit ? "kept" : kept < 0 ? "removed" : `removed; represented by channel ${kept}`;
     const place = `γ ${short(gamma[unit])}, β ${short(beta[unit])}`;
     tip.show([`channel ${unit}`, fate, place], event.clientX, event.clientY);
   }

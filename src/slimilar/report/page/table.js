@@ -24,10 +24,10 @@ function tableRows(network, state, result) {
 }
 
 function noteOf(row, state) {
-  if (row.reason) return `stays whole: ${row.reason}`;
+  if (row.reason) return `kept whole: ${row.reason}`;
   if (!state.own.has(row.group)) return "";
   const threshold = state.own.get(row.group);
-  return threshold === 0 ? "kept whole" : `own threshold ${short(threshold)}`;
+  return threshold === 0 ? "all channels kept" : `custom threshold ${short(threshold)}`;
 }
 
 class TableView {
@@ -37,7 +37,7 @@ class TableView {
     const heads = COLUMNS.map((name) => el("th", { scope: "col" }, name));
     byId("table").replaceChildren(el("table", {}, el("thead", {}, el("tr", {}, ...heads)), this.body));
     this.cells = null;
-    // Far below, and a thousand cells: it waits until somebody looks.
+    // Far below, and a thousand cells: drawn only when it is visible.
     new IntersectionObserver(([entry]) => { this.seen = entry.isIntersecting; this.refresh(); }, { rootMargin: "200px" })
       .observe(byId("table"));
   }

@@ -1,4 +1,4 @@
-// The dendrogram of one layer: merges that are made, merges that are not, and the line between them.
+// The dendrogram of one layer: merges below the threshold, merges above it, and the line between them.
 
 const AXIS = 34; // room for the heights, left of tree and heat map alike
 const TREE_TICKS = [0, 0.01, 0.05, 0.1, 0.2, 0.4, 0.7, 1];
@@ -14,7 +14,7 @@ class TreeView {
 
   show(group, steps, threshold) {
     Object.assign(this, { group, steps, threshold });
-    const cut = `${plural(steps, "merge")} made, cut at ${short(threshold)}`;
+    const cut = `${plural(steps, "merge")} below ${short(threshold)}`;
     setLabel(this.node, `Dendrogram of ${plural(group.width, "channel")}; ${cut}`);
     this.surface.draw();
   }
@@ -35,7 +35,7 @@ class TreeView {
     const x = (place) => AXIS + (place / this.group.width) * (width - AXIS);
     this.drawAxis(context, width, height);
     context.lineWidth = Math.max(0.5, Math.min(1.2, 140 / this.group.width));
-    // What stays undone first, so that merges are never hidden.
+    // Merges above the threshold first, so that those below are never hidden.
     this.drawForks(context, forks.slice(this.steps), x, height, ink("faint"));
     this.drawForks(context, forks.slice(0, this.steps), x, height, ink("gone"));
     this.drawCut(context, width, height);
@@ -68,7 +68,7 @@ class TreeView {
     context.beginPath();
     for (const { a, aTop, b, bTop, height: at } of forks) {
       const top = this.y(at, height);
-      if (a === null) { // nobody stands in: a stem of its own
+      if (a === null) { // no representative: a stem of its own
         context.moveTo(x(b), this.y(0, height));
         context.lineTo(x(b), top);
         continue;

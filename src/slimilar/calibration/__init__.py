@@ -1,0 +1,1 @@
+"""Images and what they tell: batches, the recorded program, moments, Fisher weights."""

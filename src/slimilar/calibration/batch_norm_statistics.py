@@ -1,0 +1,53 @@
+"""Batch-norm statistics as a pruned network sees them."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from slimilar.calibration.batches import batch_size, to_batches
+from slimilar.errors import InvalidInput
+from slimilar.utils.modules import check_model
+from slimilar.utils.pytree import Example
+
+
+def recalibrate(model: nn.Module, example: Example, calibration: Any) -> nn.Module:
+    r"""Return a NEW model whose batch norms hold the statistics of the given images.
+
+    Removing channels shifts what the batch norms behind them receive, while $\mu$ and $\sigma^2$ stay those of the
+    network before. They are estimated anew, as the mean over batches, each norm behind norms that are already at work
+    on the same batch. It helps where consumers are not reconstructed (`substitute="none"`, `"merge"`); least squares
+    has already put the statistics right, and there it does harm.
+
+    >>> net = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4))
+    >>> x = torch.randn(64, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    >>> seen = recalibrate(net, x[:1], x)[0:1](x)
+    >>> torch.allclose(recalibrate(net, x[:1], x)[1].running_mean, seen.mean((0, 2, 3)), atol=1e-5)
+    True
+    """
+    small = deepcopy(check_model(model))
+    norms = [m for m in small.modules() if isinstance(m, _BatchNorm) and m.running_mean is not None]
+    if not norms:
+        raise InvalidInput(
+            "recalibration needs a model with batch norms that keep statistics, got one without any"
+        )
+    batches = to_batches(calibration, example, batch_size(example))
+    modes = {m: m.training for m in small.modules()}
+    rates = [norm.momentum for norm in norms]
+    small.eval()
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None  # the plain mean over all batches
+        norm.train()
+    with torch.no_grad():
+        for batch in batches:
+            small(batch)
+    for norm, rate in zip(norms, rates, strict=True):
+        norm.momentum = rate
+    for module, mode in modes.items():
+        module.training = mode
+    return small

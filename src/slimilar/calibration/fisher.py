@@ -1,0 +1,98 @@
+r"""How much of an error at each output of a consumer the network's output hears.
+
+To second order, the divergence that an error $\delta$ in front of a layer causes is $\tfrac12 E[(g^\top \delta)^2]$;
+g is the gradient of the log-probability of a label drawn from the network's own answer, softened (Fisher
+information). Taken for one output of a consumer at a time, that is a weight for the error there. One pass backward
+over a few images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor
+
+from slimilar.calibration import replay
+from slimilar.calibration.replay import Program
+
+_TEMPERATURES = (1.0, 2.0, 4.0, 8.0)
+_SPREAD = 0.4  # of the images that must have a say
+_NUMBERS = 100_000_000  # values that may be held for the way back
+
+
+def temperature(scores: Tensor) -> float:
+    r"""Return how far to soften answers so that the images have a say, and not just the few the network doubts.
+
+    A network that knows its training images by heart is sure of nearly all of them. With the doubt
+    $u = 1 - \sum_c p_c^2$ of each image at a temperature, $(\sum u)^2 / \sum u^2$ images decide; it is the smallest
+    temperature at which that is a fair share of them.
+
+    >>> sure, doubtful = torch.tensor([[9.0, 0.0]]), torch.tensor([[0.1, 0.0]])
+    >>> temperature(doubtful), temperature(torch.cat([sure] * 9 + [doubtful]))
+    (1.0, 4.0)
+    """
+    for found in _TEMPERATURES:
+        doubt = 1 - (scores.double() / found).softmax(1).square().sum(1)
+        total, each = doubt.sum(), len(doubt)
+        if total > 1e-9 * each and total.square() >= _SPREAD * each * doubt.square().sum():
+            return found
+    return _TEMPERATURES[-1]
+
+
+def are_class_scores(output: Tensor) -> bool:
+    """Tell whether an output holds class scores."""
+    return output.is_floating_point() and output.ndim == 2 and output.shape[1] > 1
+
+
+def fisher_weights(
+    program: Program, ops: Iterable[int], tensors: replay.Tensors, batch: Tensor, seed: int = 0
+) -> dict[int, Tensor]:
+    """Return for every operator, by channel of its output, the squared gradient that arrives there."""
+    batch = batch[: _affordable(program, tensors, batch)]
+    program = replay.resized(program, len(batch))
+    values, watched, wanted = replay.start(program, [batch]), {}, set(ops)
+    with torch.enable_grad():
+        for k, instruction in enumerate(program.instructions):
+            replay.execute(program, k, values, tensors)
+            if k in wanted:
+                watched[k] = values[instruction.outputs[0]].requires_grad_()
+        told = _told([values[v] for v in program.outputs], torch.Generator().manual_seed(seed))
+        if not told.requires_grad:
+            return {}
+        grads = torch.autograd.grad(told, list(watched.values()), allow_unused=True)
+    return {k: _by_channel(g) for k, g in zip(watched, grads, strict=True) if g is not None}
+
+
+def _affordable(program: Program, tensors: replay.Tensors, batch: Tensor) -> int:
+    """Return how many images fit: what one of them leaves behind on its way is counted."""
+    one = replay.resized(program, 1)
+    values, size = replay.start(one, [batch[:1]]), 0
+    with torch.no_grad():
+        for k, instruction in enumerate(one.instructions):
+            replay.execute(one, k, values, tensors)
+            size += sum(values[v].numel() for v in instruction.outputs)
+            for v in {*instruction.inputs, *instruction.outputs}:
+                if one.last_use[v] <= k:
+                    values.pop(v, None)
+    return max(1, min(len(batch), _NUMBERS // max(1, size)))
+
+
+def _told(outputs: Sequence[Tensor], generator: torch.Generator) -> Tensor:
+    """Return the log-probability of labels drawn from the answers; of other outputs, a sum with random weights."""
+    total = torch.zeros(())
+    for out in outputs:
+        if not out.is_floating_point():
+            continue
+        if are_class_scores(out):
+            soft = out / temperature(out.detach())
+            drawn = torch.multinomial(soft.detach().softmax(1), 1, generator=generator)
+            total = total + soft.log_softmax(1).gather(1, drawn).sum()
+        else:
+            total = total + (out * torch.randn(out.shape, generator=generator)).sum()
+    return total
+
+
+def _by_channel(gradient: Tensor) -> Tensor:
+    axis = 1 if gradient.ndim > 2 else gradient.ndim - 1
+    return gradient.square().sum([a for a in range(gradient.ndim) if a != axis]).double()

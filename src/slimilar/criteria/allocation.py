@@ -1,0 +1,97 @@
+"""Where to shrink: groups leave channels where a FLOP costs the least divergence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slimilar.criteria.sensitivity import Scan
+from slimilar.graph.groups import ChannelGroup
+from slimilar.planning.cost import CostModel
+
+Floats = NDArray[np.float64]
+
+_CHUNKS = 24  # steps of the descent in each group
+
+
+def descend(
+    groups: Sequence[ChannelGroup],
+    measured: Sequence[int],
+    scan: Scan,
+    damage: Sequence[Floats],
+    costs: CostModel,
+) -> dict[int, Floats]:
+    """Shrink groups where a FLOP costs the least divergence; return each step's place in the sequence, in [0, 1)."""
+    widths = _Widths(costs, [(scan.starts[g], groups[g].width) for g in measured])
+    slopes = {g: _slopes(scan.eliminations[g].error, scan.fractions, damage[g]) for g in measured}
+    chunk = {g: max(1, len(slopes[g]) // _CHUNKS) for g in measured}
+    done, sequence = dict.fromkeys(measured, 0), []
+    while open_groups := [g for g in measured if done[g] < len(slopes[g])]:
+        saving = widths.saving({g: groups[g].width - done[g] for g in measured})
+        best = min(open_groups, key=lambda g: slopes[g][done[g]] / max(saving[g], 1e-9))
+        count = min(chunk[best], len(slopes[best]) - done[best])
+        done[best] += count
+        sequence.append((best, count))
+    total = sum(n for _, n in sequence)
+    heights: dict[int, list[float]] = {g: [] for g in measured}
+    place = 0
+    for g, count in sequence:
+        heights[g] += [(place + i) / total for i in range(count)]
+        place += count
+    return {g: np.array(h) for g, h in heights.items()}
+
+
+def _slopes(error: Floats, fractions: Floats, damage: Floats) -> Floats:
+    """Return the divergence that each step adds, never falling: between measured widths it follows the error."""
+    steps = len(error)
+    at = np.round(fractions * steps).astype(int)
+    known = [(0.0, 0.0)] + [(float(error[k - 1]), float(d)) for k, d in zip(at, damage, strict=True) if k > 0]
+    x, y = np.array(known).T
+    x = np.maximum.accumulate(x) + np.arange(len(x)) * 1e-12 * max(1e-12, float(x.max()))
+    curve = np.append(0.0, np.interp(error, x, y, right=float(y[-1])))
+    beyond = error > x[-1]  # past the last measured width, go on at least as steeply
+    if beyond.any() and len(x) > 1:
+        rate = (y[-1] - y[-2]) / max(x[-1] - x[-2], 1e-30)
+        curve[1:][beyond] = y[-1] + rate * (error[beyond] - x[-1])
+    return _lower_hull_slopes(curve)
+
+
+def _lower_hull_slopes(curve: Floats) -> Floats:
+    """Return the slopes of the largest convex curve below a given one, one for each step."""
+    hull = [0]
+    for i in range(1, len(curve)):
+        while len(hull) > 1 and (curve[hull[-1]] - curve[hull[-2]]) * (i - hull[-1]) >= (
+            curve[i] - curve[hull[-1]]
+        ) * (hull[-1] - hull[-2]):
+            hull.pop()
+        hull.append(i)
+    slopes = [(curve[b] - curve[a]) / (b - a) for a, b in pairwise(hull) for _ in range(b - a)]
+    rising: Floats = np.maximum(np.array(slopes), 0.0)
+    return rising
+
+
+class _Widths:
+    """FLOPs as a smooth function of group widths, to see what removing one unit of each group saves."""
+
+    def __init__(self, costs: CostModel, spans: Sequence[tuple[int, int]]) -> None:
+        self.terms = [(t.flops, t.vectors) for t in costs.terms if t.flops]
+        self.spans = spans
+        self.share = np.zeros((len(costs.vectors), len(spans)))
+        self.size = np.array([len(v) for v in costs.vectors], np.float64)
+        for v, units in enumerate(costs.vectors):
+            for g, (start, width) in enumerate(spans):
+                self.share[v, g] = ((units >= start) & (units < start + width)).sum() / width
+
+    def saving(self, widths: dict[int, int]) -> dict[int, float]:
+        """Return the FLOPs that one more unit of each group would save."""
+        lost = np.array([w for _, w in self.spans], np.float64) - np.array(list(widths.values()), np.float64)
+        size = self.size - self.share @ lost
+        gradient = np.zeros(len(size))
+        for flops, vectors in self.terms:
+            for i, v in enumerate(vectors):
+                others = [size[u] for j, u in enumerate(vectors) if j != i]
+                gradient[v] += flops * float(np.prod(others))
+        return dict(zip(widths, (gradient @ self.share).tolist(), strict=True))

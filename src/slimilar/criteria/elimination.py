@@ -1,0 +1,57 @@
+r"""Remove what the others span, where the output feels it least.
+
+A channel is redundant when the others of its layer can stand in for it. For every group, channels leave one by one
+by backward elimination on the covariance of what its consumers see, weighted by their kernels. How far each group may
+go is settled at the network's output: for some widths, the group alone is pruned, its consumers make up for it, and
+the divergence of the output from the original's is measured. Groups then shrink step by step where a FLOP costs the
+least divergence; the height of a step is its place in that sequence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from slimilar.criteria.allocation import descend
+from slimilar.criteria.base import Weights
+from slimilar.criteria.sensitivity import Scan
+from slimilar.errors import InvalidInput
+from slimilar.graph.groups import ChannelGroup
+from slimilar.reconstruction.solvers import Elimination
+from slimilar.similarity.removal_order import NOBODY, RemovalOrder
+
+Floats = NDArray[np.float64]
+
+_EFFORT = 2e12  # FLOPs spent on measuring divergence; fewer images and widths where the network is large
+
+
+@dataclass(frozen=True)
+class Span:
+    """Backward elimination, with widths by the divergence measured at the output."""
+
+    name: str = "span"
+    effort: float = _EFFORT
+
+    def orders(self, groups: Sequence[ChannelGroup], weights: Weights) -> list[RemovalOrder | str]:
+        """Return the removal order of every group."""
+        if weights.sight is None:
+            raise InvalidInput(
+                'criterion "span" looks at activations: pass calibration= with unlabelled images'
+            )
+        with torch.no_grad():
+            scan = Scan(groups, weights, weights.sight, self.effort)
+            measured = [g for g in range(len(groups)) if scan.consumers_of[g]]
+            damage = scan.damage()
+        heights = descend(groups, measured, scan, damage, weights.sight.costs)
+        return [
+            _order(scan.eliminations[g], heights[g]) if g in heights else "nobody reads these channels"
+            for g in range(len(groups))
+        ]
+
+
+def _order(found: Elimination, heights: Floats) -> RemovalOrder:
+    return RemovalOrder(found.removed, heights, np.full(len(heights), NOBODY))

@@ -1,0 +1,128 @@
+"""ONNX: one file for other runtimes, compared with PyTorch on random input before it takes its name."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from slimilar.errors import InvalidInput, SlimilarError, VerificationError
+from slimilar.utils.atomic import replacing
+from slimilar.utils.modules import check_model
+from slimilar.utils.pytree import Example, arguments, tensors_in
+
+TOLERANCE = 1e-3  # of the largest value: runtimes sum in another order
+
+
+@dataclass(frozen=True)
+class Exported:
+    """An ONNX file, and how far its answers are from PyTorch's: the largest difference by the largest value."""
+
+    path: Path
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    opset: int
+    bytes: int
+    error: float | None  # None if ONNX Runtime was not there to compare
+
+
+def export_onnx(
+    model: nn.Module, path: str | os.PathLike[str], example: Example, *, dynamic_batch: bool = True
+) -> Exported:
+    """Write a model, in evaluation mode, as ONNX; the batch size stays open unless `dynamic_batch` is false."""
+    for name in ("onnx", "onnxscript"):
+        require(name)
+    model = check_model(model)
+    modes = {module: module.training for module in model.modules()}
+    try:
+        model.eval()
+        return _export(model, Path(path).expanduser(), _inputs(example, dynamic_batch), dynamic_batch)
+    finally:
+        for module, training in modes.items():
+            module.training = training
+
+
+def require(name: str, extra: str = "onnx") -> Any:
+    """Import a library that is an extra, or say how to get it."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise InvalidInput(f"{name} is not installed; run: pip install 'slimilar[{extra}]'") from error
+
+
+def _inputs(example: Example, dynamic_batch: bool) -> tuple[Tensor, ...]:
+    """Return random input of the example's shapes; two images, because tracing takes a one for a constant."""
+    args, kwargs = arguments(example)
+    if kwargs or not all(isinstance(a, Tensor) and a.ndim > 0 for a in args):
+        raise InvalidInput("an example for ONNX must be a tensor or a tuple of tensors, got something else")
+    shapes = [(2, *a.shape[1:]) if dynamic_batch else tuple(a.shape) for a in args]
+    generator = torch.Generator().manual_seed(0)
+    return tuple(torch.randn(shape, generator=generator) for shape in shapes)
+
+
+def _export(model: nn.Module, path: Path, inputs: tuple[Tensor, ...], dynamic: bool) -> Exported:
+    batch = torch.export.Dim("batch", min=1, max=2**16)
+    names = tuple(["input"] if len(inputs) == 1 else [f"input{i}" for i in range(len(inputs))])
+    with torch.no_grad():
+        count = len(list(tensors_in(model(*inputs))))
+    outputs = tuple(["output"] if count == 1 else [f"output{i}" for i in range(count)])
+    with _quiet():
+        try:
+            program: Any = torch.onnx.export(
+                model, inputs, dynamo=True, verbose=False, input_names=names, output_names=outputs,
+                dynamic_shapes=tuple({0: batch} for _ in inputs) if dynamic else None,
+            )  # fmt: skip
+        except Exception as error:
+            reason = str(error).strip().splitlines() or [type(error).__name__]
+            raise SlimilarError(f"PyTorch could not export this model to ONNX: {reason[0]}") from error
+    with replacing(path) as unfinished:
+        program.save(unfinished, external_data=False)
+        difference = _compare(model, unfinished, inputs, dynamic)
+        size = unfinished.stat().st_size
+    return Exported(path, names, outputs, int(program.model.opset_imports[""]), size, difference)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """PyTorch's exporter warns about its own insides, of which nobody here can change anything."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _compare(model: nn.Module, file: Path, inputs: tuple[Tensor, ...], dynamic: bool) -> float | None:
+    """Return the largest relative difference from PyTorch; raise if it is more than rounding explains."""
+    try:
+        runtime = importlib.import_module("onnxruntime")
+    except ModuleNotFoundError:
+        return None
+    session = runtime.InferenceSession(file.read_bytes(), providers=["CPUExecutionProvider"])
+    batches = [inputs, tuple(torch.cat([t, t.flip(-1)])[:3] for t in inputs)] if dynamic else [inputs]
+    worst = max(_difference(model, session, batch) for batch in batches)
+    if not worst < TOLERANCE:
+        raise VerificationError(
+            f"the ONNX file must answer as PyTorch does, but differs by {worst:.2g} of the largest value; "
+            "report the model, please"
+        )
+    return worst
+
+
+def _difference(model: nn.Module, session: Any, batch: tuple[Tensor, ...]) -> float:
+    names = [entry.name for entry in session.get_inputs()]
+    given = session.run(None, dict(zip(names, (t.numpy() for t in batch), strict=True)))
+    with torch.no_grad():
+        wanted = [t.numpy() for t in tensors_in(model(*batch))]
+    if [a.shape for a in wanted] != [b.shape for b in given]:
+        return float("inf")
+    return max(
+        float(np.abs(a - b).max() / max(np.abs(a).max(), 1e-12)) for a, b in zip(wanted, given, strict=True)
+    )

@@ -1,0 +1,97 @@
+"""Ways to run a model: PyTorch, torch.compile, ONNX Runtime, OpenVINO. Each gives a function that runs it once."""
+
+from __future__ import annotations
+
+import importlib.util
+import tempfile
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from slimilar.deploy.onnx import export_onnx, require
+from slimilar.errors import InvalidInput
+from slimilar.utils.modules import copy_with
+from slimilar.utils.pytree import Example, arguments, tensors_in
+
+Run = Callable[[], object]
+
+
+def pytorch(model: nn.Module, example: Example) -> Run:
+    """Run the model as it is, in evaluation mode and without gradients."""
+    copy = copy_with(model, {}).eval()
+    args, kwargs = arguments(example)
+
+    @torch.inference_mode()
+    def run() -> object:
+        return copy(*args, **kwargs)
+
+    return run
+
+
+def compiled(model: nn.Module, example: Example) -> Run:
+    """Run the model through torch.compile; the compiler runs now, not in the first measurement."""
+    copy: Any = torch.compile(copy_with(model, {}).eval())
+    args, kwargs = arguments(example)
+
+    @torch.inference_mode()
+    def run() -> object:
+        return copy(*args, **kwargs)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it warns about its own insides
+        run()
+    return run
+
+
+def onnxruntime(model: nn.Module, example: Example) -> Run:
+    """Run the model in ONNX Runtime on the CPU, with as many threads as PyTorch has."""
+    runtime = require("onnxruntime")
+    options = runtime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    with tempfile.TemporaryDirectory() as folder:
+        file = export_onnx(model, Path(folder) / "model.onnx", example, dynamic_batch=False).path
+        session = runtime.InferenceSession(file.read_bytes(), options, providers=["CPUExecutionProvider"])
+    names = [entry.name for entry in session.get_inputs()]
+    feed = dict(zip(names, (t.numpy() for t in tensors_in(arguments(example))), strict=True))
+    return lambda: session.run(None, feed)
+
+
+def openvino(model: nn.Module, example: Example) -> Run:
+    """Run the model in OpenVINO on the CPU, in float32: some CPUs announce bfloat16 and then stop at it."""
+    library = require("openvino", "openvino")
+    with tempfile.TemporaryDirectory() as folder:
+        file = export_onnx(model, Path(folder) / "model.onnx", example, dynamic_batch=False).path
+        core = library.Core()
+        settings = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": torch.get_num_threads()}
+        network = core.compile_model(core.read_model(file), "CPU", settings)
+    feed = [t.numpy() for t in tensors_in(arguments(example))]
+    request = network.create_infer_request()
+    return lambda: request.infer(feed)
+
+
+ENGINES: dict[str, Callable[[nn.Module, Example], Run]] = {
+    "pytorch": pytorch,
+    "compile": compiled,
+    "onnxruntime": onnxruntime,
+    "openvino": openvino,
+}
+_LIBRARIES = {
+    "onnxruntime": ("onnx", "onnxscript", "onnxruntime"),
+    "openvino": ("onnx", "onnxscript", "openvino"),
+}
+
+
+def available() -> list[str]:
+    """Return the engines whose libraries are installed."""
+    return [e for e in ENGINES if all(importlib.util.find_spec(name) for name in _LIBRARIES.get(e, ()))]
+
+
+def check_engine(name: str) -> str:
+    """Return the name of an engine, or say which there are."""
+    if name not in ENGINES:
+        raise InvalidInput(f"engine must be one of {', '.join(ENGINES)}, got {name!r}")
+    return name

@@ -1,0 +1,168 @@
+"""Models by name: `torchvision:resnet50`, `timm:resnet50`, `slimilar:vgg16`, `path/file.py:function`.
+
+Options follow the name: `slimilar:vgg16,classes=100,width=0.5`. The first three kinds are *known*: they can be
+built from the name alone, without running anybody else's code, so a saved file may name them.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib.util
+import re
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from slimilar.errors import InvalidInput
+from slimilar.utils.suggestions import choose
+from slimilar.utils.torchvision_compat import import_torchvision
+
+KNOWN = ("torchvision", "timm", "slimilar")
+# The options that a stored name may have: they change sizes, never what code runs or how long.
+SIZES = frozenset({"classes", "width", "num_classes", "width_mult", "in_chans"})
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where a model comes from: a library (or "file"), its name there, and options for its builder."""
+
+    kind: str
+    name: str
+    options: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        if self.kind == "file":
+            return self.name
+        return ",".join([f"{self.kind}:{self.name}", *(f"{k}={v}" for k, v in self.options.items())])
+
+
+def parse(text: str) -> Source:
+    """Return what the name of a model means.
+
+    >>> parse("slimilar:vgg16,classes=100,width=0.5").options
+    {'classes': 100, 'width': 0.5}
+    """
+    kind, _, rest = text.partition(":")
+    if kind in KNOWN:
+        name, *options = rest.split(",")
+        return Source(kind, name, dict(_option(text, option) for option in options))
+    file, _, function = text.rpartition(":")
+    if file.endswith(".py") and function.isidentifier():
+        return Source("file", text)
+    raise InvalidInput(
+        "a model must be given as torchvision:NAME, timm:NAME, slimilar:NAME, a saved .safetensors file, or "
+        f"path/file.py:function, got {text!r}"
+    )
+
+
+def _option(text: str, option: str) -> tuple[str, Any]:
+    name, equals, value = option.partition("=")
+    if not equals or not name.isidentifier():
+        raise InvalidInput(f"options of a model must look like width=0.5, got {option!r} in {text!r}")
+    try:
+        return name, ast.literal_eval(value)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        return name, value
+
+
+def build(source: Source) -> nn.Module:
+    """Return the model with fresh weights."""
+    builders = {"torchvision": _torchvision, "timm": _timm, "slimilar": _slimilar, "file": _file}
+    try:
+        model = builders[source.kind](source)
+    except InvalidInput:
+        raise
+    except Exception as error:  # whatever a builder does with options it does not know
+        raise InvalidInput(f"{source} could not be built: {type(error).__name__}: {error}") from error
+    if not isinstance(model, nn.Module):
+        raise InvalidInput(f"{source} must give a torch.nn.Module, got {type(model).__name__}")
+    return model
+
+
+def build_stored(text: str) -> nn.Module:
+    """Build a model named in a file that nobody vouches for: known kinds and sizes only, no memory where possible."""
+    source = parse(text)
+    if (
+        source.kind not in KNOWN
+        or not re.fullmatch(r"[\w.-]+", source.name)
+        or not set(source.options) <= SIZES
+    ):
+        raise InvalidInput(f"{text} is not built from a name alone; pass the model")
+    if not all(isinstance(value, int | float) for value in source.options.values()):
+        raise InvalidInput(f"{text} must have numbers as options; pass the model")
+    try:
+        with torch.device("meta"):
+            return build(source)
+    except InvalidInput:
+        if source.options:  # it might be of any size
+            raise
+        return build(source)  # some builders look at values
+
+
+def input_shape(source: Source, model: nn.Module) -> tuple[int, ...] | None:
+    """Return the shape of one input, where it is known."""
+    if source.kind == "slimilar":
+        imagenet = source.name.endswith("imagenet")
+        return (3, 224, 224) if imagenet else (3, 32, 32)
+    if source.kind == "timm":
+        config: Any = getattr(model, "default_cfg", None) or {}
+        size = config.get("input_size", (3, 224, 224))
+        return (int(source.options.get("in_chans", size[0])), int(size[1]), int(size[2]))
+    if source.kind == "torchvision":
+        return (3, 299, 299) if source.name == "inception_v3" else (3, 224, 224)
+    return None
+
+
+# --- the four kinds -----------------------------------------------------------------------------------------------
+
+
+def _torchvision(source: Source) -> Any:
+    models = import_torchvision("torchvision.models")
+    choose(source.name, models.list_models(), "torchvision model")
+    quiet = {"init_weights": False} if source.name in ("googlenet", "inception_v3") else {}
+    return models.get_model(source.name, weights=None, **quiet, **source.options)
+
+
+def _timm(source: Source) -> Any:
+    import_torchvision()
+    try:
+        import timm
+    except ModuleNotFoundError as error:
+        raise InvalidInput("timm is not installed; run: pip install 'slimilar[vision]'") from error
+    choose(source.name.partition(".")[0], timm.list_models(), "timm model")
+    return timm.create_model(source.name, pretrained=False, **source.options)
+
+
+def _slimilar(source: Source) -> Any:
+    from slimilar import models
+
+    if source.name == "demo" and not source.options:
+        if torch.get_default_device().type == "meta":  # only its shapes are wanted
+            return models.VGG(classes=10, width=models.demo.WIDTH)
+        return models.demo_network()
+    if source.name in models.CHECKPOINTS and not source.options:
+        return models.CHECKPOINTS[source.name].build()
+    choose(source.name, [*models.NAMES, *models.CHECKPOINTS, "demo"], "slimilar model")
+    return models.build(source.name, **source.options)
+
+
+def _file(source: Source) -> Any:
+    """Run a Python file, as `python file.py` would, and call its function."""
+    path, _, function = source.name.rpartition(":")
+    file = Path(path).expanduser().resolve()
+    if not file.is_file():
+        raise InvalidInput(f"{path} must be a Python file, but there is none; check the path")
+    spec = importlib.util.spec_from_file_location(f"_slimilar_{file.stem}", file)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    if str(file.parent) not in sys.path:
+        sys.path.insert(0, str(file.parent))
+    sys.modules[spec.name] = module  # dataclasses and pickles look their module up
+    spec.loader.exec_module(module)
+    found = getattr(module, choose(function, [n for n in vars(module) if not n.startswith("__")], "function"))
+    return found if isinstance(found, nn.Module) else found()

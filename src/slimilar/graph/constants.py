@@ -1,0 +1,37 @@
+"""Constants that the user's code makes on the CPU while a model runs on the meta device."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+class NeedsValues(Exception):
+    """Shapes alone do not tell where the channels go."""
+
+
+class Constants:
+    """Copies of constants without numbers, and the numbers they stand for."""
+
+    def __init__(self) -> None:
+        self._pairs: dict[
+            int, tuple[Tensor, Tensor]
+        ] = {}  # id -> the tensor, kept alive, and its counterpart
+
+    def on_meta(self, tensor: Tensor) -> Tensor:
+        """Return a tensor's counterpart on the meta device; the same one each time."""
+        if tensor.device.type == "meta":
+            return tensor
+        if id(tensor) not in self._pairs:
+            copy = torch.empty_like(tensor, device="meta")
+            self._pairs[id(tensor)] = (tensor, copy)
+            self._pairs[id(copy)] = (copy, tensor)
+        return self._pairs[id(tensor)][1]
+
+    def numbers(self, tensor: Tensor) -> Tensor:
+        """Return the numbers of a tensor, which must not depend on the model's input."""
+        if tensor.device.type != "meta":
+            return tensor.detach().cpu()
+        if id(tensor) not in self._pairs:
+            raise NeedsValues("an index")
+        return self._pairs[id(tensor)][1]

@@ -1,0 +1,155 @@
+"""Find the channel groups of a trace."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from slimilar.graph.coupling import Coupling
+from slimilar.graph.groups import FIXED, ChannelGroup, Frozen, Grouping, Indices, Residual
+from slimilar.graph.labels import Atoms, classes
+from slimilar.graph.reasons import LAST_OF_LAYER, LAST_OF_SPLIT, RESIDUAL_STREAM, FreezeKind, Reason
+from slimilar.graph.records import Trace
+
+
+def find_groups(trace: Trace, residual: Residual) -> Grouping:
+    """Return the channel groups of a trace."""
+    label = trace.together
+    drafts = _written_together(trace)
+    reasons = _reasons(trace, residual)
+    _keep_pieces(trace, drafts, reasons)
+    free = [reasons.of(units) for units in drafts]
+    frozen = _frozen(trace, [(u, w) for u, w in zip(drafts, free, strict=True) if len(w) == len(u)])
+    chosen = [(u, w) for u, w in zip(drafts, free, strict=True) if len(w) < len(u) and len(u) > 1]
+    unit_of, offsets, count = _number_units(label, [u for u, _ in chosen])
+    coupling = Coupling(trace, unit_of, offsets, count)
+    summed = np.zeros(int(label.max(initial=-1)) + 1, np.bool_)
+    summed[trace.summed] = True
+    groups = tuple(
+        ChannelGroup(coupling, g, {u: r.text for u, r in why.items()}, bool(summed[units].any()))
+        for g, (units, why) in enumerate(chosen)
+    )
+    return Grouping(groups, (*frozen, *_not_run(trace)), unit_of, tuple(offsets), count)
+
+
+def _not_run(trace: Trace) -> tuple[Frozen, ...]:
+    """Return the parts that run only in training and could not be looked at; they stay as they are."""
+    return tuple(
+        Frozen(
+            a.module,
+            a.width,
+            f"runs only in training and fails on the example ({a.error}), so it goes on reading every channel: analyse "
+            "with an example that it takes, or train the smaller network without it",
+            FreezeKind.TRAINING_ONLY,
+        )
+        for a in trace.not_run
+    )
+
+
+def _written_together(trace: Trace) -> list[Atoms]:
+    """Return the classes of every group: write vectors that share a class, in the order in which they show them."""
+    label = trace.together
+    vectors = [label[w.atoms[w.atoms >= 0]] for w in trace.writes]
+    vectors = [v for v in vectors if len(v)]
+    if not vectors:
+        return []
+    pairs = [np.stack([np.full(len(v), v[0]), v]) for v in vectors]
+    together = classes(int(label.max()) + 1, pairs)
+    found: dict[int, list[Atoms]] = {}
+    for v in vectors:
+        found.setdefault(int(together[v[0]]), []).append(v)
+    first = np.empty(len(together), np.int64)
+    return [_each_once(np.concatenate(parts), first) for parts in found.values()]
+
+
+def _each_once(units: Atoms, first: Atoms) -> Atoms:
+    """Return units without repetition, in the order in which they show; `first` is room for a number for each.
+
+    >>> _each_once(np.array([4, 1, 4, 0]), np.empty(5, np.int64)).tolist()
+    [4, 1, 0]
+    """
+    places = np.arange(len(units))
+    first[units[::-1]] = places[::-1]  # of several the last counts, which is the first to show
+    found: Atoms = units[first[units] == places]
+    return found
+
+
+@dataclass(eq=False)
+class _Reasons:
+    """Why classes have to stay: the number of a reason for every class, or `FIXED` for those that may leave."""
+
+    known: list[Reason]
+    why: Indices
+
+    def of(self, units: Atoms) -> dict[int, Reason]:
+        """Return which of some units have to stay, by their place, and why."""
+        found = self.why[units]
+        return {int(i): self.known[found[i]] for i in np.flatnonzero(found >= 0)}
+
+
+def _reasons(trace: Trace, residual: Residual) -> _Reasons:
+    """Collect the reasons; of several the first counts."""
+    label = trace.together
+    known = [*(f.why for f in trace.freezes), RESIDUAL_STREAM]
+    why = np.full(int(label.max(initial=-1)) + 1, FIXED)
+    if residual != "joint":
+        why[trace.summed] = len(known) - 1
+    for number, freeze in reversed(list(enumerate(trace.freezes))):
+        why[label[freeze.atoms]] = number
+    return _Reasons(known, why)
+
+
+def _keep_pieces(trace: Trace, drafts: list[Atoms], reasons: _Reasons) -> None:
+    """Keep one channel of every layer and of every part of a split that is only a part of its group.
+
+    A group as a whole never becomes empty, but a layer whose output is padded and added to a wider one might.
+    """
+    label, why = trace.together, reasons.why
+    home = np.full(len(why), FIXED)
+    width = np.array([len(units) for units in drafts], np.int64)
+    for g, units in enumerate(drafts):
+        home[units] = g
+    layers = (label[a.first : a.first + a.size] for a in trace.axes)
+    pieces = (label[atoms] for atoms in trace.pieces)
+    seen: set[bytes] = set()
+    for parts, reason in ((pieces, LAST_OF_SPLIT), (layers, LAST_OF_LAYER)):
+        reasons.known.append(reason)
+        for part in parts:
+            key = part.tobytes()
+            if not key or key in seen:
+                continue
+            seen.add(key)
+            at = home[part]
+            if why[part].max() >= 0 or at.min() == FIXED:
+                continue
+            counts = np.bincount(home[np.unique(part)])
+            if not (counts == width[: len(counts)]).any():
+                why[part[0]] = len(reasons.known) - 1
+
+
+def _frozen(trace: Trace, whole: list[tuple[Atoms, dict[int, Reason]]]) -> tuple[Frozen, ...]:
+    """Return the groups that stay whole, each by the name of its first producer."""
+    label = trace.together
+    first = np.full(int(label.max(initial=-1)) + 1, len(trace.writes))
+    for i, write in reversed(list(enumerate(trace.writes))):
+        first[label[write.atoms[write.atoms >= 0]]] = i
+    return tuple(
+        Frozen(
+            trace.ops[trace.writes[int(first[units].min())].op].module,
+            len(units),
+            "; ".join(dict.fromkeys(reason.text for reason in why.values())),
+            next(iter(why.values())).kind,
+        )
+        for units, why in whole
+    )
+
+
+def _number_units(label: Atoms, groups: list[Atoms]) -> tuple[Atoms, list[int], int]:
+    number = np.full(int(label.max()) + 1 if len(label) else 0, FIXED, np.int64)
+    offsets, count = [], 0
+    for units in groups:
+        offsets.append(count)
+        number[units] = np.arange(count, count + len(units))
+        count += len(units)
+    return (number[label] if len(label) else label), offsets, count

@@ -1,0 +1,73 @@
+"""Follow which module is running, and how often it has called each operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from torch import nn
+
+OnLeave = Callable[[str, nn.Module, Any], None]  # path, module, what its forward returned
+
+
+class ModuleStack:
+    """The modules that are running, the innermost last."""
+
+    def __init__(self, modules: Mapping[str, nn.Module]) -> None:
+        self.modules = modules
+        self._stack: list[str] = [""]
+        self._turns: list[dict[str, int]] = [{}]
+        self._places: dict[str, str] = {}
+
+    def here(self, operator: str) -> tuple[str, str, int]:
+        """Return the module that runs, its place in the code, and how often it has called an operator before."""
+        turns, module = self._turns[-1], self._stack[-1]
+        turns[operator] = turn = turns.get(operator, -1) + 1
+        place = self._places.get(module)
+        if place is None:
+            self._places[module] = place = _place(module, self.modules)
+        return module, place, turn
+
+    @contextmanager
+    def following(self, on_leave: OnLeave) -> Iterator[None]:
+        """Follow all modules by hooks, and call `on_leave` when one has run.
+
+        Hooks also keep torch from running a transformer's layer as one operator.
+        """
+        hooks: list[Any] = []
+        for path, module in self.modules.items():
+            if path:
+                hooks.append(module.register_forward_pre_hook(partial(self._enter, path), prepend=True))
+                hooks.append(module.register_forward_hook(partial(self._leave, on_leave), always_call=True))
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def _enter(self, path: str, *_: Any) -> None:
+        self._stack.append(path)
+        self._turns.append({})
+
+    def _leave(self, on_leave: OnLeave, module: nn.Module, args: Any, result: Any) -> None:
+        path = self._stack.pop()
+        self._turns.pop()
+        on_leave(path, module, result)
+
+
+def _place(path: str, modules: Mapping[str, nn.Module]) -> str:
+    """Return where in the code a module runs: the classes around it and its name, the same for repeated blocks.
+
+    A class of the user's runs the same code under whatever number it stands in a list; one of torch's runs for
+    the list that it stands in.
+    """
+    around = [path]
+    while around[-1] and len(around) < 3:
+        around.append(around[-1].rpartition(".")[0])
+    place = ".".join([type(modules[p]).__name__ for p in reversed(around)])
+    own = path.rpartition(".")[2]
+    if not own or (own.isdigit() and not type(modules[path]).__module__.startswith("torch.nn")):
+        return place
+    return f"{place}.{own}"

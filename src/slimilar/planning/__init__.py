@@ -1,0 +1,1 @@
+"""What could be removed, at what cost: cost model, budgets, plan."""

@@ -1,0 +1,1 @@
+"""What the consumers of a removed channel do instead."""

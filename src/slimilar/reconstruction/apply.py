@@ -1,0 +1,178 @@
+"""Between a cut and its substitute: what "auto" means, room for biases, and the consumers' new weights in the model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from slimilar.calibration.batches import AFFORDED, batch_size, to_batches
+from slimilar.calibration.calibration_set import MAX_IMAGES, Progress
+from slimilar.calibration.consumers import ConsumerLayer, find_consumers
+from slimilar.calibration.flips import with_flips
+from slimilar.calibration.replay import Program, record
+from slimilar.errors import InvalidInput
+from slimilar.graph.recorder import name_of
+from slimilar.graph.structure import Structure
+from slimilar.planning.plan import Budget, Cut, Plan, parse_budget
+from slimilar.reconstruction.least_squares import Exchange, Settings
+from slimilar.reconstruction.reconstruct import rebuild
+from slimilar.reconstruction.reconstruct import substitute as stand_in
+from slimilar.similarity.removal_order import Cluster
+from slimilar.surgery.rewrite import Kept, Surgery, surgery
+from slimilar.utils.modules import named_tensors
+from slimilar.utils.pytree import Example, map_tensors
+
+SUBSTITUTES = ("auto", "none", "merge", "mean", "linear")
+
+
+def program_of(model: nn.Module, example: Example, structure: Structure, size: int) -> Program:
+    """Record the model for batches of a size; its operators must be those of the trace."""
+    why = "it looks at values on the way"
+    if structure.trace.meta:
+        program = record(
+            model, map_tensors(lambda t: t[:1].expand(size, *t.shape[1:]) if t.ndim else t, example)
+        )
+        names = [name_of(instruction.func) for instruction in program.instructions]
+        if names == [op.name for op in structure.trace.ops]:
+            return program
+        why = "it runs other operators on another batch size"
+    raise InvalidInput(
+        f'to substitute channels a model must run alike on every batch, but {why}: pass substitute="none"'
+    )
+
+
+def settle(substitute: str, model: nn.Module, example: Example, plan: Plan) -> str:
+    """Return what "auto" stands for: the best substitute for a model whose operators can be played back, else none."""
+    if substitute != "auto":
+        return substitute
+    try:
+        program_of(model, example, plan.structure, 1)
+    except Exception:  # whatever the model's own code raises on other batch sizes or without numbers
+        return "none"
+    return "linear"
+
+
+def leave_room(
+    model: nn.Module, example: Example, plan: Plan, flops: Budget | None, params: Budget | None
+) -> tuple[Budget | None, Budget | None]:
+    """Return budgets that still hold when every consumer that has no place for a constant gains a bias.
+
+    Also one that loses no channel: it is fitted too, once what it reads has drifted.
+    """
+    structure = plan.structure
+    consumers = find_consumers(structure.trace, structure.grouping, program_of(model, example, structure, 1))
+    bare = [s for s in consumers if s.bias is None and s.norm is None]
+    outs = [structure.trace.values[structure.trace.ops[s.op].outputs[0]].shape for s in bare]
+    if not bare:
+        return flops, params
+    if flops is not None:
+        flops = parse_budget("flops", flops, plan.before.flops) - sum(math.prod(o) for o in outs)
+    if params is not None:
+        params = parse_budget("params", params, plan.before.params) - sum(o[1] for o in outs)
+    return flops, params
+
+
+@dataclass(frozen=True, eq=False)
+class Amended:
+    """A smaller model in which consumers make up for removed channels, the surgery that makes it, and the final cut."""
+
+    model: nn.Module
+    surgery: Surgery
+    cut: Cut
+
+
+def settings_for(plan: Plan, images: int, seed: int) -> Settings:
+    """Return how to fit a network: a large one without horizontal flips, and with a single step on as many samples."""
+    large = plan.before.flops * images > AFFORDED
+    return Settings(seed=seed, steps=1, effort=1.5e10, mirror=False) if large else Settings(seed=seed)
+
+
+def substituted(
+    model: nn.Module,
+    example: Example,
+    plan: Plan,
+    cut: Cut,
+    how: str,
+    calibration: Any,
+    seed: int,
+    progress: Progress | None,
+    settings: Settings | None = None,
+) -> Amended:
+    """Return the smaller model in which consumers make up for removed channels."""
+    structure = plan.structure
+    trace, grouping = structure.trace, structure.grouping
+    images = None if how != "linear" else calibration
+    batches = [] if images is None else to_batches(images, example, batch_size(example), MAX_IMAGES)
+    program = program_of(model, example, structure, len(batches[0]) if batches else 1)
+    settings = settings or settings_for(plan, sum(map(len, batches)), seed)
+    settings = replace(settings, distinct=max(1, len(batches)))
+    if settings.mirror and batches:
+        batches = with_flips(batches, program, named_tensors(model))
+    report = None if progress is None else lambda i, n: progress("substituting", i, n)
+    consumers = find_consumers(trace, grouping, program)
+    # the channels of other criteria are theirs to choose
+    again = settings.choose if batches and plan.criterion == "span" else "none"
+    choosers = [s for s in consumers if again == "all" or (again == "sums" and s.add is not None)]
+    exchange = _exchange(plan, cut, consumers, choosers) if choosers else None
+    network = stand_in(
+        how, trace, grouping, program, named_tensors(model), cut.mask, _stand_ins(plan, cut), batches,
+        settings, report, exchange,
+    )  # fmt: skip
+    cut = _with(plan, cut, network.kept)
+    small, done = rebuild(model, network, consumers, surgery(trace, grouping, cut.mask))
+    return Amended(small, done, cut)
+
+
+def _exchange(
+    plan: Plan, cut: Cut, consumers: Sequence[ConsumerLayer], choosers: Sequence[ConsumerLayer]
+) -> Exchange:
+    """Return the channels that consumers may choose again: of a group that one alone reads, and nothing else.
+
+    On a residual branch the target is no longer what the scan aimed at: it makes up for what the stream has lost.
+    """
+    grouping = plan.structure.grouping
+    spare, loose = np.zeros_like(cut.mask), np.zeros_like(cut.mask)
+    for group, order in zip(plan.groups, plan.orders, strict=True):
+        start = grouping.offsets[list(grouping.groups).index(group)]
+        mine = [s for s in consumers if ((s.units >= start) & (s.units < start + group.width)).any()]
+        width, units = cut.widths[group.name], start + order.removed
+        gone = units[~cut.mask[units]]
+        if (
+            len(mine) != 1
+            or mine[0] not in choosers
+            or len(mine[0].units) != group.width
+            or len(gone) != group.width - width
+        ):
+            continue
+        loose[units] = True
+        spare[gone[max(0, len(gone) - width // 2 - 16) :]] = True
+    return Exchange(spare, loose)
+
+
+def _with(plan: Plan, cut: Cut, kept: Kept) -> Cut:
+    """Return a cut in which other channels stay, as many of every group."""
+    if np.array_equal(kept, cut.mask):
+        return cut
+    grouping, stays, clusters = plan.structure.grouping, dict(cut.kept), dict(cut.clusters)
+    for start, group in zip(grouping.offsets, grouping.groups, strict=True):
+        if group.name in stays:
+            stays[group.name] = tuple(np.flatnonzero(kept[start : start + group.width]).tolist())
+            clusters[group.name] = tuple(Cluster(unit, (unit,)) for unit in stays[group.name])
+    return replace(cut, kept=stays, clusters=clusters, mask=kept)
+
+
+def _stand_ins(plan: Plan, cut: Cut) -> dict[int, int]:
+    """Return, for every removed unit, the kept one that represents its cluster, over all groups."""
+    found = {}
+    grouping = plan.structure.grouping
+    for start, group in zip(grouping.offsets, grouping.groups, strict=True):
+        for cluster in cut.clusters.get(group.name, ()):
+            for member in cluster.members:
+                if member != cluster.representative:
+                    found[start + member] = start + cluster.representative
+    return found

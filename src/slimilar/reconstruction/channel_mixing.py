@@ -1,0 +1,79 @@
+"""Let kernels read stand-ins for channels that left: a matrix between channels and a constant."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from slimilar.calibration.consumers import ConsumerLayer
+from slimilar.reconstruction.solvers import mixing
+
+Kept = NDArray[np.bool_]
+StandIn = Callable[
+    [Tensor, Tensor], tuple[Tensor, Tensor]
+]  # kept and removed positions -> matrix and constant
+
+_LOUDER = 16.0  # times the variance, at most: where nothing speaks for what left, noise must not
+
+
+def regression(mean: Tensor, covariance: Tensor, strength: float) -> StandIn:
+    """Let removed positions be the best combination of kept ones plus a constant."""
+
+    def stand_in(kept: Tensor, removed: Tensor) -> tuple[Tensor, Tensor]:
+        matrix = mixing(covariance, kept, removed, strength)
+        return matrix, mean[removed] - matrix @ mean[kept]
+
+    return stand_in
+
+
+def silence(kept: Tensor, removed: Tensor) -> tuple[Tensor, Tensor]:
+    """Let removed positions say nothing."""
+    zeros = torch.zeros(len(removed), len(kept), dtype=torch.float64)
+    return zeros, zeros.new_zeros(len(removed))
+
+
+def restored(
+    weight: Tensor, new: Tensor, consumer: ConsumerLayer, mean: Tensor, covariance: Tensor
+) -> tuple[Tensor, Tensor]:
+    r"""Return a kernel that speaks as loud as before, and the constant that leaves its mean as it was.
+
+    A stand-in is a part of what it stands for, so what a consumer writes has less spread, the next consumer has less to
+    work with, and after some layers nothing is left of a image. With $w$ the kernel of an output before and $w'$
+    after, each by tap, $w'$ is made larger by $f^2 = \sum_t w_t^\top \Sigma w_t / \sum_t w_t'^\top \Sigma w_t'$.
+    """
+    index, shift = torch.from_numpy(consumer.weight_index), torch.zeros(len(weight), dtype=torch.float64)
+    factor, taps = torch.ones(len(weight), dtype=torch.float64), weight[0, 0].numel()
+    for outputs, positions in consumer.blocks(len(weight)):
+        at = torch.from_numpy(positions)
+        parts = [w[outputs][:, index[at]].double().reshape(-1, len(at), taps) for w in (weight, new)]
+        before, after = (torch.einsum("oit,ij,ojt->o", w, covariance[at][:, at], w) for w in parts)
+        heard = after > 1e-12 * before  # what says nothing, or always the same, cannot be made louder
+        factor[outputs] = torch.where(heard, before / after, 1.0).clamp(1, _LOUDER).sqrt()
+        level, now = (w @ consumer.covered @ mean[at] for w in parts)
+        shift[outputs] = level - factor[outputs] * now
+    kernel = new * factor.reshape(-1, *[1] * (new.ndim - 1)).to(new.dtype)
+    return kernel, shift.to(new.dtype)
+
+
+def absorb(weight: Tensor, consumer: ConsumerLayer, stays: Kept, stand_in: StandIn) -> tuple[Tensor, Tensor]:
+    """Return a kernel (out, in, taps...) that reads stand-ins for removed channels, and the constant left over."""
+    new = weight.double().flatten(2) if weight.ndim > 2 else weight.double()[..., None].clone()
+    new = new.clone()
+    shift = torch.zeros(weight.shape[0], dtype=torch.float64)
+    index = torch.from_numpy(consumer.weight_index)
+    for outputs, positions in consumer.blocks(weight.shape[0]):
+        kept, removed = (torch.from_numpy(positions[stays[positions] == s]) for s in (True, False))
+        if len(removed) == 0:
+            continue
+        part = new[outputs]
+        gone = part[:, index[removed]]
+        if len(kept):
+            matrix, constant = stand_in(kept, removed)
+            part[:, index[kept]] += torch.einsum("ort,rk->okt", gone, matrix)
+            shift[outputs] += gone @ consumer.covered @ constant
+        part[:, index[removed]] = 0
+    return new.reshape(weight.shape).to(weight.dtype), shift.to(weight.dtype)

@@ -1,0 +1,310 @@
+"""Let every consumer of a removed channel make up for it by least squares, in network order, from images.
+
+Two versions of the network advance side by side over the same images: the original, and the one in which removed
+channels are silent. In front of each consumer both stop; its kernel on the channels that stay is fitted so that what
+it writes is what the original writes there (on a residual branch: what makes the *stream* the original's); then both
+go on. So each layer corrects what those before it left over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from slimilar.calibration import replay
+from slimilar.calibration.consumers import ConsumerLayer, is_conv, pixels
+from slimilar.calibration.fisher import fisher_weights
+from slimilar.calibration.replay import Held, Program
+from slimilar.reconstruction.channel_mixing import StandIn, absorb, regression
+from slimilar.reconstruction.patches import HELD, PAIRED, Samples, draw, fit
+from slimilar.reconstruction.ridge import held_out_strength, merged, stand_in_statistics
+from slimilar.reconstruction.solvers import Moments
+from slimilar.reconstruction.targets import Pair, scale_of, target_of
+
+Kept = NDArray[np.bool_]
+
+_AHEAD = 110_000_000  # numbers that the original wrote ahead of the pruned network, of all batches
+_PASSES = 32  # multiply-adds that one look at an output is worth: it is memory that takes the time
+_CAREFUL = 1.0  # the ridge where a single image leaves nothing to measure on
+LARGEST = 6000  # unknowns of one output channel; beyond, only channels are mixed and kernels keep their shape
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to fit."""
+
+    form: str = "patch"  # "patch": whole kernels; "mix": one matrix between channels
+    ridge: float | None = None  # times the mean variance; without it, by held-out images
+    rows: int = 8  # samples for each unknown, at least, where there are as many
+    effort: float = 3e10  # multiply-adds that more samples than that may cost at each consumer
+    seed: int = 0
+    correct_stream: bool = True
+    steps: int = 3  # towards what counts behind a ReLU, after least squares
+    choose: str = (
+        "sums"  # who chooses again which channels it reads: "none", "sums" (residual branches), "all"
+    )
+    distinct: int = 1 << 30  # batches; those behind are horizontal flips of the first ones
+    mirror: bool = True  # show horizontal flips too, if the network takes them for the same
+    polish: bool = False  # fit consumers that lose no channel too, once what they read has drifted
+
+
+@dataclass(frozen=True, eq=False)
+class Exchange:
+    """Units that consumers may choose again: `spare` ones were removed and may come back, `loose` ones may leave."""
+
+    spare: Kept
+    loose: Kept
+
+
+@dataclass(frozen=True, eq=False)
+class Seats:
+    """The positions of a consumer's input: which stay, which were removed but may come back, which must stay."""
+
+    stays: Kept
+    spare: Kept
+    fixed: Kept
+
+
+@dataclass(eq=False)
+class Network:
+    """Weights of both versions; `biases` are the constants that no bias or batch norm could take."""
+
+    original: dict[str, Tensor]
+    pruned: dict[str, Tensor]
+    biases: dict[int, Tensor] = field(
+        default_factory=dict
+    )  # consumer operator -> constant to add to its output
+    narrow: dict[int, Tensor] = field(
+        default_factory=dict
+    )  # convolution -> the channels of its input that it reads
+    heard: dict[int, Tensor] = field(default_factory=dict)  # consumer operator -> how its outputs are heard
+    kept: Kept = field(default_factory=lambda: np.zeros(0, np.bool_))  # units that stayed in the end
+
+
+def substitute_linear(
+    program: Program,
+    consumers: Sequence[ConsumerLayer],
+    tensors: dict[str, Tensor],
+    kept: Kept,
+    batches: Sequence[Tensor],
+    settings: Settings | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    exchange: Exchange | None = None,
+) -> Network:
+    """Return weights in which the consumers make up for the units that are not kept.
+
+    The weights have the original's shapes; those of removed channels are zero. With `exchange`, consumers choose again
+    among some units, as many as were kept: `Network.kept` tells which.
+    """
+    settings = settings or Settings()
+    network = Network(dict(tensors), dict(tensors), kept=kept.copy())
+    exchange = exchange or Exchange(np.zeros_like(kept), np.zeros_like(kept))
+    if exchange.spare.any():
+        network.heard = fisher_weights(program, [s.op for s in consumers], tensors, batches[0], settings.seed)
+    touched = [s for s in consumers if settings.polish or not _stays(s, kept).all()]
+    pairs = [Pair(values, dict(values)) for values in (replay.start(program, [b]) for b in batches)]
+    position = 0
+    with torch.no_grad():
+        for i, consumer in enumerate(touched):
+            for pair in pairs:
+                _advance(program, network, pair, position, consumer.op)
+            position = consumer.op
+            _fit(program, network, pairs, consumer, exchange, settings)
+            if progress is not None:
+                progress(i + 1, len(touched))
+    return network
+
+
+def _stays(consumer: ConsumerLayer, kept: Kept) -> Kept:
+    found: Kept = np.append(kept, True)[consumer.units]
+    return found
+
+
+def _advance(program: Program, network: Network, pair: Pair, start: int, stop: int) -> None:
+    """Run both versions up to an operator; as long as they are the same, only one of them."""
+    for k in range(start, stop):
+        instruction = program.instructions[k]
+        same = all(pair.original[v] is pair.pruned[v] for v in instruction.inputs) and all(
+            network.original[n] is network.pruned[n] for n in instruction.held
+        )
+        if any(v not in pair.original for v in instruction.outputs):
+            replay.execute(program, k, pair.original, network.original)
+        if same and k not in network.biases:
+            for v in instruction.outputs:
+                pair.pruned[v] = pair.original[v]
+        else:
+            _play_pruned(program, network, pair, k)
+            if k in network.biases:
+                replay.add_constant(program, k, pair.pruned, network.biases[k])
+        for v in {*instruction.inputs, *instruction.outputs}:
+            if program.last_use[v] <= k:
+                pair.original.pop(v, None)
+                pair.pruned.pop(v, None)
+
+
+def _play_pruned(program: Program, network: Network, pair: Pair, k: int) -> None:
+    """Run an operator of the pruned network; a convolution reads only the channels that stay."""
+    if k not in network.narrow:
+        replay.execute(program, k, pair.pruned, network.pruned)
+        return
+    instruction, chosen = program.instructions[k], network.narrow[k]
+    x, weight = pair.pruned[instruction.args[0].value], network.pruned[instruction.args[1].name]
+    bias = None if instruction.args[2] is None else network.pruned[instruction.args[2].name]
+    pair.pruned[instruction.outputs[0]] = instruction.func(
+        x.index_select(1, chosen), weight.index_select(1, chosen), bias, *instruction.args[3:]
+    )
+
+
+def _fit(
+    program: Program,
+    network: Network,
+    pairs: Sequence[Pair],
+    consumer: ConsumerLayer,
+    exchange: Exchange,
+    settings: Settings,
+) -> None:
+    """Replace the weights of one consumer."""
+    stays = _stays(consumer, network.kept)
+    if stays.all() and all(p.original[consumer.value] is p.pruned[consumer.value] for p in pairs):
+        return
+    weight = network.pruned[consumer.weight].movedim(consumer.weight_axis, 1)  # (out, in, taps...)
+    instruction = program.instructions[consumer.op]
+    conv = is_conv(instruction) and consumer.weight_axis == 1 and consumer.plain and weight.ndim in (3, 4)
+    linear = (
+        "mm" in instruction.func.name() and consumer.weight_axis == 1 and consumer.plain and weight.ndim == 2
+    )
+    seats = Seats(
+        stays,
+        np.append(exchange.spare, False)[consumer.units],
+        ~np.append(exchange.loose, False)[consumer.units],
+    )
+    unknowns = int((stays | seats.spare).sum()) * (weight[0, 0].numel() if conv else 1)
+    if (conv or linear) and unknowns <= LARGEST and settings.form == "patch":
+        new, shift, now = _fit_patches(program, network, pairs, consumer, weight, seats, settings, conv)
+        inner = consumer.units >= 0
+        network.kept[consumer.units[inner]] = now[inner]
+    else:
+        new, shift = _fit_mixing(network, pairs, consumer, weight, stays, settings)
+    install(program, network, consumer, new.movedim(1, consumer.weight_axis), shift)
+    _refresh(program, network, pairs, consumer)
+
+
+def _fit_patches(
+    program: Program, network: Network, pairs: Sequence[Pair], consumer: ConsumerLayer, weight: Tensor, seats: Seats,
+    settings: Settings, conv: bool,
+) -> tuple[Tensor, Tensor, Kept]:  # fmt: skip
+    """Least squares of the whole kernel over patches; channels that stay may be exchanged for spare ones."""
+    shape, outputs = tuple(weight.shape[2:]), weight.shape[0]
+    taps = int(np.prod(shape)) if conv else 1
+    candidates = torch.from_numpy(np.flatnonzero(seats.stays | seats.spare))
+    size = len(candidates) * taps
+    generator = torch.Generator().manual_seed(settings.seed + consumer.op)
+    gate = 2 * settings.steps * (size + _PASSES)
+    rows = int(max(settings.rows * size, settings.effort / (size * size + (size + gate) * outputs)))
+    each = -(-min(rows, HELD // size, PAIRED // (size + 2 * outputs)) // len(pairs))
+
+    samples = Samples((each + len(pairs[0].pruned[consumer.value])) * len(pairs))
+    for number, pair in enumerate(pairs):
+        target = target_of(
+            program,
+            consumer,
+            pair,
+            network.original,
+            network.pruned,
+            settings.correct_stream,
+            settings.steps > 0,
+        )
+        if target.plain.numel() * len(pairs) <= _AHEAD:  # else it is made again when its turn comes
+            pair.original[program.instructions[consumer.op].outputs[0]] = target.plain
+        x = pair.pruned[consumer.value]
+        first = number % settings.distinct * len(x)  # a flip is not another image
+        draw(samples, program, consumer, x, candidates, target, shape, each, conv, generator, first)
+    prior = weight.index_select(1, candidates).reshape(outputs, -1).T.double()
+    scale = torch.ones(1) if consumer.norm is None else scale_of(program, network.original, consumer.norm)
+    heard = network.heard.get(consumer.op, torch.ones(outputs))
+    found = fit(
+        samples, prior, taps, settings.ridge, heard, torch.where(scale < 0, -1.0, 1.0), int(seats.stays.sum()),
+        torch.from_numpy(seats.fixed)[candidates], settings.steps,
+        torch.from_numpy(np.flatnonzero(seats.stays[candidates.numpy()])),
+    )  # fmt: skip
+    chosen = candidates[found.chosen]
+    new = torch.zeros_like(weight)
+    new[:, chosen] = found.kernel.T.reshape(outputs, len(chosen), *shape).to(weight.dtype)
+    bias = network.original[consumer.bias] if consumer.bias is not None else 0.0
+    if conv and isinstance(program.instructions[consumer.op].args[1], Held):
+        network.narrow[consumer.op] = chosen
+    now = np.zeros_like(seats.stays)
+    now[chosen.numpy()] = True
+    return new, found.constant.to(weight.dtype) - bias, now
+
+
+def _fit_mixing(
+    network: Network,
+    pairs: Sequence[Pair],
+    consumer: ConsumerLayer,
+    weight: Tensor,
+    stays: Kept,
+    settings: Settings,
+) -> tuple[Tensor, Tensor]:
+    """One matrix between channels: every removed channel is a combination of the kept ones."""
+    generator = torch.Generator().manual_seed(settings.seed + consumer.op)
+    parts = Moments(len(consumer.units)), Moments(len(consumer.units))  # fitted to, and held out
+    for number, pair in enumerate(pairs):
+        x = pair.pruned[consumer.value]
+        images = number % settings.distinct * len(x) + torch.arange(len(x))
+        for part, chosen in zip(parts, (images % 4 != 3, images % 4 == 3), strict=True):
+            if bool(chosen.any()):
+                most = 100_000 * int(chosen.sum()) // (len(pairs) * len(x))
+                part.add(pixels(x[chosen], consumer.axis, most, generator))
+    return absorb(weight, consumer, stays, _regression(parts, weight, consumer, stays, settings.ridge))
+
+
+def _regression(
+    parts: tuple[Moments, Moments],
+    weight: Tensor,
+    consumer: ConsumerLayer,
+    stays: Kept,
+    strength: float | None,
+) -> StandIn:
+    """Return stand-ins by ridge regression on all samples; its strength is given, or by the held-out part."""
+    fit, held_out = parts
+    if not held_out.count:
+        return regression(fit.mean(), fit.covariance(), _CAREFUL if strength is None else strength)
+    kept, removed = (torch.from_numpy(np.flatnonzero(stays == s)) for s in (True, False))
+    if strength is None and len(kept) and len(removed):
+        both = [stand_in_statistics(m.count, m.mean(), m.covariance(), kept, removed) for m in parts]
+        loud = weight.double().movedim(1, 0).flatten(1).square().sum(1)
+        heard = loud[torch.from_numpy(consumer.weight_index)[removed]]
+        zeros = torch.zeros(len(kept), len(removed), dtype=torch.float64)
+        strength = held_out_strength(both[0], both[1], zeros, heard)
+    mean, covariance = merged(fit, held_out)
+    return regression(mean, covariance, _CAREFUL if strength is None else strength)
+
+
+def install(
+    program: Program, network: Network, consumer: ConsumerLayer, weight: Tensor, shift: Tensor
+) -> None:
+    """Put a kernel into place, and its constant into the bias, the batch norm behind it, or a new bias."""
+    network.pruned[consumer.weight] = weight.contiguous()
+    if consumer.bias is not None:
+        network.pruned[consumer.bias] = network.original[consumer.bias] + shift
+        return
+    mean = (
+        getattr(program.instructions[consumer.norm].args[3], "name", None)
+        if consumer.norm is not None
+        else None
+    )
+    if mean is not None:
+        network.pruned[mean] = network.original[mean] - shift
+    else:
+        network.biases[consumer.op] = shift
+
+
+def _refresh(program: Program, network: Network, pairs: Sequence[Pair], consumer: ConsumerLayer) -> None:
+    for pair in pairs:
+        replay.refresh(program, consumer.op, consumer.value, pair.pruned, network.pruned)

@@ -1,0 +1,230 @@
+r"""Least squares of a consumer's whole kernel over the patches that it sees.
+
+With rows x (patches of the channels that stay) and y (what the consumer should write), the kernel is
+$\arg\min_W E\lVert x W + b - y \rVert^2 + \lambda \lVert W - W_0 \rVert^2$ in closed form. Where a ReLU follows, what
+the original keeps below its level counts only if the consumer would rise above it; that is convex too, and a few steps
+with the same factorisation reach it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from slimilar.calibration.consumers import ConsumerLayer, at_places, patches
+from slimilar.calibration.replay import Program
+from slimilar.reconstruction.ridge import Statistics, held_out_strength, leave_one_out_strength, pooled
+from slimilar.reconstruction.solvers import Moments, block_elimination, unknowns_of
+from slimilar.reconstruction.solvers import level as level_of
+from slimilar.reconstruction.targets import ReconstructionTarget
+
+HELD = 80_000_000  # numbers of what one consumer sees that are held at a time
+PAIRED = 2 * HELD  # and of that together with what it should write, and where the ReLU behind it opens
+
+_PIECE = 4096  # samples
+_EVERY = 4  # one image of so many is held out while the ridge is chosen
+_ALONE = 2048  # samples, one an image, for which leaving each out is affordable
+_CAREFUL = 1.0  # the ridge where a single image leaves nothing to measure on
+
+
+class Samples:
+    """What a consumer sees (x), should write (y), and the level of the ReLU behind it (None without one).
+
+    Room for all is taken once: samples kept one by one, among larger things that come and go, would leave holes in
+    memory that nothing fits into.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most, self._count = most, 0
+        self._held: list[Tensor | None] = []
+        self._images = torch.zeros(most, dtype=torch.int64)
+
+    def add(self, x: Tensor, y: Tensor, level: Tensor | None, images: Tensor | None = None) -> None:
+        """Take in some rows, and the numbers of the images they are from; each is of its own without them."""
+        parts = (x, y, level)
+        own = torch.arange(self._count, self._count + len(x))
+        self._images[self._count : self._count + len(x)] = own if images is None else images
+        if not self._held:
+            self._held = [None if p is None else p.new_empty(self._most, p.shape[1]) for p in parts]
+        end = self._count + len(x)
+        for i, part in enumerate(parts):
+            room = self._held[i]
+            if room is None or part is None:  # a level that not all have is of no use
+                self._held[i] = None
+            else:
+                room[self._count : end] = part
+        self._count = end
+
+    @property
+    def images(self) -> Tensor:
+        """The number of the image that every row is from."""
+        return self._images[: self._count]
+
+    def all(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return all x, y and levels."""
+        x, y, level = (None if room is None else room[: self._count] for room in self._held)
+        assert x is not None
+        assert y is not None
+        return x, y, level
+
+
+@dataclass(frozen=True, eq=False)
+class Fit:
+    """A kernel (unknowns, outputs), its constant, and the channels (positions among the candidates) it reads."""
+
+    kernel: Tensor
+    constant: Tensor
+    chosen: Tensor
+
+
+def draw(
+    samples: Samples, program: Program, consumer: ConsumerLayer, x: Tensor, channels: Tensor,
+    target: ReconstructionTarget, taps: tuple[int, ...], most: int, conv: bool, generator: torch.Generator,
+    first_image: int = 0,
+) -> None:  # fmt: skip
+    """Add samples of one batch, of some channels, at most so many (at least one of every image).
+
+    `first_image` is the number of the batch's first image.
+    """
+    if not conv:
+        rows = x.movedim(consumer.axis, -1).flatten(0, -2)
+        pick = torch.randperm(len(rows), generator=generator)[:most]
+        images = first_image + pick // (len(rows) // len(x))
+        samples.add(
+            rows[pick].index_select(1, channels), *target.at(lambda t: t.flatten(0, -2)[pick]), images
+        )
+        return
+    places = int(np.prod(target.plain.shape[2:]))
+    each = max(1, min(places, -(-most // len(x))))
+    step = max(1, min(len(x), 4_000_000 // max(1, each * len(channels) * int(np.prod(taps)))))
+    for first in range(0, len(x), step):
+        some = slice(first, first + step)
+        chosen = torch.randperm(places, generator=generator)[:each]
+        seen = patches(x[some], program.instructions[consumer.op], taps, chosen, channels)
+        images = (first_image + torch.arange(len(x))[some]).repeat_interleave(len(chosen))
+        samples.add(seen, *target.at(partial(_some_of, some=some, places=chosen)), images)
+
+
+def _some_of(images: Tensor, some: slice, places: Tensor) -> Tensor:
+    return at_places(images[some], places)
+
+
+def fit(
+    samples: Samples, prior: Tensor, taps: int, strength: float | None, weight: Tensor, sign: Tensor,
+    width: int | None, fixed: Tensor, steps: int, likely: Tensor | None = None,
+) -> Fit:  # fmt: skip
+    """Fit a kernel; with `width`, only so many channels of `taps` unknowns each are read, chosen by elimination.
+
+    The ridge is `strength` times the mean variance; without it, what held-out images say is best on the `likely`
+    channels.
+    """
+    size = len(prior)
+    x, y, level = samples.all()
+    if strength is None:
+        at = torch.arange(size) if likely is None else unknowns_of(likely, taps)
+        seen, strength = _judged(samples, prior, at, weight)
+    else:
+        seen = _statistics(x, y, torch.ones(len(x), dtype=torch.bool))
+    inside = seen.covariance
+    strength = level_of(inside, strength)
+    inside.diagonal().add_(strength)
+    cross = seen.cross + strength * prior
+    chosen = torch.arange(size // taps)
+    if width is not None and width < len(chosen):
+        chosen = block_elimination(inside, cross, taps, weight, width, fixed).left
+    unknowns = unknowns_of(chosen, taps)
+    if len(unknowns) < size:
+        inside = inside[unknowns][:, unknowns]
+    factor = torch.linalg.cholesky(inside)
+    kernel = torch.cholesky_solve(cross[unknowns], factor)
+    centre = seen.mean[unknowns]
+    constant = seen.target - centre @ kernel
+    if steps and level is not None:
+        _open(y, level, sign)
+        pieces = [
+            Ahead(a[:, unknowns] if len(unknowns) < size else a, b, c)
+            for a, b, c in zip(*(t.split(_PIECE) for t in (x, y, level)), strict=True)
+        ]
+        kernel, constant = _gated(
+            pieces, kernel, constant, centre, prior[unknowns], strength, factor, sign, steps
+        )
+    return Fit(kernel, constant, chosen)
+
+
+def _judged(samples: Samples, prior: Tensor, at: Tensor, weight: Tensor) -> tuple[Statistics, float]:
+    """Return the statistics of all samples, and the ridge for some unknowns that errs least on held-out images."""
+    x, y, _ = samples.all()
+    fitted = samples.images % _EVERY != _EVERY - 1
+    everything = torch.ones_like(fitted)
+    if len(x) <= _ALONE and len(samples.images.unique()) == len(x) > 1:
+        return _statistics(x, y, everything), leave_one_out_strength(x[:, at], y, prior[at], weight)
+    if not bool(fitted.any()) or bool(fitted.all()):  # too few images to tell
+        return _statistics(x, y, everything), _CAREFUL
+    fit, held_out = _statistics(x, y, fitted), _statistics(x, y, ~fitted)
+    strength = held_out_strength(fit.only(at), held_out.only(at), prior[at], weight)
+    together = pooled(fit, held_out)
+    return together, strength * fit.count / together.count
+
+
+def _statistics(x: Tensor, y: Tensor, chosen: Tensor) -> Statistics:
+    """Return the statistics of some rows."""
+    moments = Moments(x.shape[1], y.shape[1])
+    whole = bool(chosen.all())
+    for xs, ys, some in zip(x.split(_PIECE), y.split(_PIECE), chosen.split(_PIECE), strict=True):
+        moments.add(*((xs, ys) if whole else (xs[some], ys[some])))
+    return Statistics.of(moments)
+
+
+@dataclass(frozen=True, eq=False)
+class Ahead:
+    """Samples in front of a ReLU that opens upwards: x, what is wanted there, and the most that may be missing."""
+
+    x: Tensor
+    wanted: Tensor
+    most: Tensor
+
+
+def _open(y: Tensor, level: Tensor, sign: Tensor) -> None:
+    """Turn outputs so that the ReLU opens upwards: y becomes what is wanted, level the most that may be missing.
+
+    Where it is open in the original, all that is missing counts; else only what is above its level, so never more
+    than nothing is missing. In place, as there are many.
+    """
+    y *= sign
+    level *= sign
+    silent = y <= level
+    torch.maximum(y, level, out=y)
+    level.fill_(torch.inf).masked_fill_(silent, 0.0)
+
+
+def _gated(
+    pieces: Sequence[Ahead], kernel: Tensor, constant: Tensor, centre: Tensor, prior: Tensor,
+    strength: float, factor: Tensor, sign: Tensor, steps: int,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Go on from least squares towards what counts behind a ReLU; accelerated steps in the metric of the patches."""
+    count, metric = sum(len(p.x) for p in pieces), factor.float()
+    kernel, prior, middle = kernel * sign, prior * sign, (constant + centre @ kernel) * sign
+    before, before_middle, speed = kernel, middle, 1.0
+    for _ in range(steps):
+        faster = (1 + (1 + 4 * speed * speed) ** 0.5) / 2
+        push, speed = (speed - 1) / faster, faster
+        at, at_middle = kernel + push * (kernel - before), middle + push * (middle - before_middle)
+        given = at.float()
+        base = (at_middle - centre @ at).float()
+        pull, shift = torch.zeros_like(kernel), torch.zeros_like(middle)
+        for p in pieces:
+            missing = torch.addmm(p.wanted, p.x, given, alpha=-1).sub_(base)
+            missing = torch.minimum(missing, p.most, out=missing)
+            pull += (p.x.T @ missing).double()
+            shift += missing.sum(0).double()
+        pull -= torch.outer(centre, shift)
+        before, before_middle = kernel, middle
+        step = pull / count - strength * (at - prior)
+        kernel = at + torch.cholesky_solve(step.float(), metric).double()
+        middle = at_middle + shift / count
+    return kernel * sign, (middle - centre @ kernel) * sign

@@ -1,0 +1,112 @@
+"""What the consumers of a removed channel do instead: the other half of pruning."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from slimilar.calibration.consumers import ConsumerLayer, find_consumers
+from slimilar.calibration.replay import Program
+from slimilar.errors import InvalidInput
+from slimilar.graph.groups import Grouping
+from slimilar.graph.records import Trace
+from slimilar.reconstruction.channel_mixing import StandIn, absorb, regression, restored, silence
+from slimilar.reconstruction.gaussian import Channels, at_consumers
+from slimilar.reconstruction.least_squares import Exchange, Network, Settings, install, substitute_linear
+from slimilar.surgery.rewrite import Surgery, add_bias, operate
+from slimilar.utils.modules import copy_with
+
+Kept = NDArray[np.bool_]
+StandIns = Mapping[int, int]  # removed unit -> the kept unit that speaks for it, over all groups
+
+
+def substitute(
+    how: str,
+    trace: Trace,
+    grouping: Grouping,
+    program: Program,
+    tensors: Mapping[str, Tensor],
+    kept: Kept,
+    stand_ins: StandIns,
+    batches: Sequence[Tensor] = (),
+    settings: Settings | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    exchange: Exchange | None = None,
+) -> Network:
+    """Return the weights of the original's shapes in which consumers make up for the units that are not kept."""
+    consumers = find_consumers(trace, grouping, program)
+    plain = {name: t.detach() for name, t in tensors.items()}
+    if how == "linear" and batches:
+        return substitute_linear(program, consumers, plain, kept, batches, settings, progress, exchange)
+    network = Network(plain, dict(plain), kept=kept)
+    known = at_consumers(trace, tensors) if how in ("mean", "linear") else {}
+    for consumer in consumers:
+        stays = np.append(kept, True)[consumer.units]
+        if stays.all():
+            continue
+        weight = network.pruned[consumer.weight].movedim(consumer.weight_axis, 1)
+        channels = known.get(consumer.op)
+        new, shift = absorb(weight, consumer, stays, _stand_in(how, consumer, stand_ins, channels))
+        spread = channels.covariance() if channels is not None and how == "linear" else None
+        if channels is not None and spread is not None:
+            new, shift = restored(weight, new, consumer, channels.expectation(), spread)
+        install(program, network, consumer, new.movedim(1, consumer.weight_axis), shift)
+    return network
+
+
+def _stand_in(how: str, consumer: ConsumerLayer, stand_ins: StandIns, channels: Channels | None) -> StandIn:
+    """Return how removed positions of a consumer are replaced by kept ones."""
+    if how == "merge":
+        return lambda kept, removed: _merged(consumer, kept, removed, stand_ins)
+    if channels is None or how == "none":
+        return silence
+    mean = channels.expectation()
+    spread = channels.covariance() if how == "linear" else None
+    if spread is not None:
+        return regression(mean, spread, 1e-2)
+    return lambda kept, removed: (silence(kept, removed)[0], mean[removed])
+
+
+def _merged(
+    consumer: ConsumerLayer, kept: Tensor, removed: Tensor, stand_ins: StandIns
+) -> tuple[Tensor, Tensor]:
+    """Let each removed position be read from the same place of the unit that stands in for it (Eq. 6)."""
+    matrix, constant = silence(kept, removed)
+    column = {int(p): i for i, p in enumerate(kept)}
+    for row, p in enumerate(removed.tolist()):
+        unit = int(consumer.units[p])
+        if unit not in stand_ins:
+            raise InvalidInput(
+                'substitute "merge" needs a criterion that says who stands in for a channel (similarity), '
+                "got one that ranks channels one by one"
+            )
+        turn = int(np.flatnonzero(np.flatnonzero(consumer.units == unit) == p)[0])
+        places = np.flatnonzero(consumer.units == stand_ins[unit])
+        if turn < len(places) and int(places[turn]) in column:
+            matrix[row, column[int(places[turn])]] = 1.0
+    return matrix, constant
+
+
+def rebuild(
+    model: nn.Module, network: Network, consumers: Sequence[ConsumerLayer], done: Surgery
+) -> tuple[nn.Module, Surgery]:
+    """Return the smaller model with substituted weights, and the surgery that now may add biases."""
+    full = copy_with(model, {n: t for n, t in network.pruned.items() if t is not network.original[n]})
+    gained, indices = set(), dict(done.indices)
+    for consumer in consumers:
+        module = full.get_submodule(consumer.module)
+        if consumer.op in network.biases and isinstance(module, nn.modules.conv._ConvNd | nn.Linear):
+            add_bias(module)
+            with torch.no_grad():
+                module.bias += network.biases[consumer.op]  # type: ignore[operator]
+            gained.add(consumer.module)
+            out_axis = 1 if getattr(module, "transposed", False) else 0
+            if (f"{consumer.module}.weight", out_axis) in indices:
+                indices[f"{consumer.module}.bias", 0] = indices[f"{consumer.module}.weight", out_axis]
+    small = operate(full, replace(done, indices=indices))
+    return small, replace(done, biases=done.biases | gained)

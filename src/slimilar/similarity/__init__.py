@@ -1,0 +1,44 @@
+r"""Which channels carry the same information: distance, linkage tree, removal order, clusters.
+
+Tensors and arrays only; nothing here knows what a network is.
+
+>>> import torch
+>>> beta = torch.tensor([0.0, 0.1, 3.0, 3.1, 9.0])
+>>> gamma = torch.tensor([0.1, 0.2, 0.4, 0.3, 1.0])
+>>> tree = linkage_tree(normalise(channel_distance(beta, gamma)))
+>>> order = removal_order(tree, gamma)
+>>> [cluster.members for cluster in clusters(order, threshold=0.05, n=5)]
+[(0, 1), (2, 3), (4,)]
+>>> representatives(order, threshold=0.05, n=5)
+[1, 2, 4]
+"""
+
+from slimilar.similarity.distances import (
+    ShiftBound,
+    activation_distance,
+    channel_distance,
+    channel_pairs,
+    is_uninformative,
+    normalise,
+    shift_bound,
+)
+from slimilar.similarity.linkage import Linkage, linkage_tree, removal_order
+from slimilar.similarity.removal_order import NOBODY, Cluster, RemovalOrder, clusters, representatives
+
+__all__ = [
+    "NOBODY",
+    "Cluster",
+    "Linkage",
+    "RemovalOrder",
+    "ShiftBound",
+    "activation_distance",
+    "channel_distance",
+    "channel_pairs",
+    "clusters",
+    "is_uninformative",
+    "linkage_tree",
+    "normalise",
+    "removal_order",
+    "representatives",
+    "shift_bound",
+]

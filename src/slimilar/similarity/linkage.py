@@ -1,0 +1,72 @@
+"""Hierarchical clustering of a layer's channels, read as a removal order."""
+
+from __future__ import annotations
+
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from scipy.cluster import hierarchy
+from torch import Tensor
+
+from slimilar.errors import InvalidInput
+from slimilar.similarity.distances import Floats, checked_pairs, float64
+from slimilar.similarity.removal_order import Ints, RemovalOrder
+
+Linkage = Literal["average", "complete", "single"]
+
+
+def linkage_tree(distance: Tensor | Floats, linkage: Linkage = "average") -> Floats:
+    """Return SciPy's linkage matrix of the channels: n - 1 merges, of rising height.
+
+    The same distances always give the same tree; between equal distances the lowest index goes first.
+
+    >>> linkage_tree(torch.tensor([[0.0, 1.0, 4.0], [1.0, 0.0, 2.0], [4.0, 2.0, 0.0]])).tolist()
+    [[0.0, 1.0, 1.0, 2.0], [2.0, 3.0, 3.0, 3.0]]
+    """
+    if linkage not in get_args(Linkage):
+        raise InvalidInput(f"linkage must be one of {', '.join(get_args(Linkage))}, got {linkage!r}")
+    pairs = checked_pairs(distance)
+    if len(pairs) == 0:
+        return np.zeros((0, 4))
+    tree: Floats = hierarchy.linkage(pairs, method=linkage)
+    return tree
+
+
+def removal_order(tree: Floats, gamma: Tensor | Floats) -> RemovalOrder:
+    """Read a linkage tree as a removal order.
+
+    Each merge keeps, of the two clusters' representatives, the one with the larger |gamma| (the lower
+    index where they are equal) and removes the other; so the one kept of any cluster is its largest |gamma|.
+
+    >>> tree = linkage_tree(torch.tensor([[0.0, 1.0, 4.0], [1.0, 0.0, 2.0], [4.0, 2.0, 0.0]]))
+    >>> order = removal_order(tree, torch.tensor([0.5, -0.7, 0.6]))
+    >>> order.removed.tolist(), order.stand_in.tolist(), order.heights.tolist()
+    ([0, 2], [1, 1], [1.0, 3.0])
+    """
+    removed, stand_in = merged(tree, _sizes(gamma, len(tree) + 1))
+    return RemovalOrder(removed, np.maximum.accumulate(tree[:, 2]), stand_in)
+
+
+def merged(merges: Floats, size: list[float]) -> tuple[Ints, Ints]:
+    """Return who leaves and who stays at each of a tree's first merges, given |gamma| of all channels."""
+    representative = list(range(len(size)))
+    removed, stand_in = [], []
+    for left, right in merges[:, :2].astype(np.int64).tolist():
+        kept, gone = representative[left], representative[right]
+        if size[gone] > size[kept] or (size[gone] == size[kept] and gone < kept):
+            kept, gone = gone, kept
+        representative.append(kept)
+        removed.append(gone)
+        stand_in.append(kept)
+    return np.array(removed, np.int64), np.array(stand_in, np.int64)
+
+
+def _sizes(gamma: Tensor | Floats, n: int) -> list[float]:
+    """Return |gamma| of n channels as plain floats."""
+    values = float64(torch.as_tensor(gamma))
+    if tuple(values.shape) != (n,) or not values.isfinite().all():
+        got = f"shape {tuple(values.shape)}" if tuple(values.shape) != (n,) else "NaN or infinity"
+        raise InvalidInput(f"gamma must hold {n} finite values, one for each leaf of the tree, got {got}")
+    sizes: list[float] = values.abs().tolist()
+    return sizes

@@ -1,0 +1,1 @@
+"""Build the smaller model and prove it: probe, rewrite, masking, verify."""

@@ -1,0 +1,254 @@
+"""Find out what the user's code allows, by trying.
+
+One forward pass shows where channels go at the original widths, not where they would go at others: `chunk(2)` and
+`split(64)` look the same. So a smaller copy (shapes only) with some channels of every group removed is traced with
+the original's labels, and each operator must send them where it sent them before. Where one does not, the
+assumption behind it is given up for the next weaker one, down to freezing the channels that reach it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+from itertools import takewhile
+
+import numpy as np
+from torch import nn
+
+from slimilar.graph import rules
+from slimilar.graph.assumptions import Assumptions
+from slimilar.graph.grouping import find_groups
+from slimilar.graph.groups import FIXED, Residual
+from slimilar.graph.labels import Atoms, atoms_in
+from slimilar.graph.records import Op
+from slimilar.graph.structure import Structure
+from slimilar.graph.tracing import trace
+from slimilar.surgery.channel_selection import can_select
+from slimilar.surgery.retrace import Mismatch, retrace
+from slimilar.surgery.rewrite import Kept
+from slimilar.utils.pytree import Example
+
+_MOST_TRIALS = 200  # more than any network has operators behind which an assumption stands
+_LEVELS = 4
+_NARROW = 8
+
+
+def find_structure(
+    model: nn.Module, example: Example, residual: Residual = "inner", assumptions: Assumptions | None = None
+) -> Structure:
+    """Trace a model, group its channels, and probe until the groups hold at other widths."""
+    assumptions = assumptions or Assumptions()
+    structure = _structure(model, example, residual, assumptions)
+    if residual == "select":
+        assumptions = _choose_selections(model, example, structure)
+        structure = _structure(model, example, residual, assumptions)
+    for _ in range(_MOST_TRIALS):
+        fault = _fault(model, example, structure)
+        if fault is None:
+            break
+        assumptions = _weaken(structure, fault) or _fix_a_group(model, example, structure, fault)
+        structure = _structure(model, example, residual, assumptions)
+    return structure
+
+
+def _fault(model: nn.Module, example: Example, structure: Structure) -> Mismatch | None:
+    """Return where a smaller copy goes another way, if it does."""
+    if not structure.grouping.groups:
+        return None
+    for kept in _trials(structure):
+        try:
+            retrace(model, example, structure, kept)
+        except Mismatch as fault:
+            fault.kept = kept
+            return fault
+    return None
+
+
+def _trials(structure: Structure) -> list[Kept]:
+    """Return what stays in each trial.
+
+    Narrow groups may by chance lose as many as another, or as many in front of a cut as behind it. So each of them also
+    loses a single unit, of one run between cuts after the other, while all others, or half of the narrow ones, lose
+    none: any two of these are apart in some digit of their numbers.
+    """
+    first, grouping = _remove_some(structure), structure.grouping
+    narrow = [g for g, group in enumerate(grouping.groups) if group.width < _NARROW]
+    number = np.full(len(grouping.groups), FIXED)
+    number[narrow] = np.arange(len(narrow))
+    of_unit = np.repeat(number, [group.width for group in grouping.groups])
+    runs = _runs(structure)
+    most = max((len(runs.get(g, [])) for g in narrow), default=1)
+    found = [first]
+    for single in [_single(structure, turn) for turn in range(min(max(1, most), _NARROW))] if narrow else []:
+        for digit in range(max(1, (len(narrow) - 1).bit_length())):
+            for side in (0, 1):
+                trial = single | (of_unit == FIXED) | ((of_unit >> digit) & 1 != side)
+                found += [] if trial.all() else [trial]
+    return found
+
+
+def _single(structure: Structure, turn: int) -> Kept:
+    """Remove one unit of every group, from the run between cuts whose turn it is."""
+    grouping, runs = structure.grouping, _runs(structure)
+    kept = np.ones(grouping.unit_count, np.bool_)
+    random = np.random.default_rng(turn)
+    for g, (start, group) in enumerate(zip(grouping.offsets, grouping.groups, strict=True)):
+        free = start + np.array([u for u in range(group.width) if u not in group.fixed], np.int64)
+        mine = runs.get(g, [free])
+        inside = np.intersect1d(mine[turn % len(mine)], free)
+        if group.width > 2 and len(inside):
+            kept[random.choice(inside)] = False
+    return kept
+
+
+def _structure(model: nn.Module, example: Example, residual: Residual, assumptions: Assumptions) -> Structure:
+    found = trace(model, example, assumptions)
+    return Structure(found, find_groups(found, residual), assumptions)
+
+
+def _remove_some(structure: Structure) -> Kept:
+    """Remove some of every group that is wide enough to tell.
+
+    Of each run between two cuts at least one channel leaves, and of groups of the same width different numbers:
+    code that takes one width for another must not get away with it.
+    """
+    grouping = structure.grouping
+    kept = np.ones(grouping.unit_count, np.bool_)
+    random = np.random.default_rng(0)
+    runs = _runs(structure)
+    turns: Counter[int] = Counter()
+    for g, (start, group) in enumerate(zip(grouping.offsets, grouping.groups, strict=True)):
+        free = start + np.array([u for u in range(group.width) if u not in group.fixed], np.int64)
+        first = [
+            u for run in runs.get(g, []) for u in random.permutation(np.intersect1d(run, free))[:1].tolist()
+        ]
+        count = max(len(set(first)), 1 + (len(free) // 4 + turns[group.width]) % max(1, len(free) // 2))
+        turns[group.width] += 1
+        chosen = list(dict.fromkeys([*first, *random.permutation(free).tolist()]))
+        kept[chosen[: max(0, min(count, len(free), group.width - 2))]] = False
+    return kept
+
+
+def _runs(structure: Structure) -> dict[int, list[Atoms]]:
+    """Return the units between two cuts, by group, each set once."""
+    grouping = structure.grouping
+    found: dict[int, list[Atoms]] = {}
+    for units in {
+        u.tobytes(): u for run in structure.trace.runs for u in [np.unique(grouping.unit_of[run])]
+    }.values():
+        for g in np.unique(np.searchsorted(grouping.offsets, units[units >= 0], side="right") - 1).tolist():
+            found.setdefault(g, []).append(units)
+    return found
+
+
+def _weaken(structure: Structure, fault: Mismatch) -> Assumptions | None:
+    """Replace the assumption behind the operator at fault by the next weaker one; None if there is none left."""
+    assumptions = structure.assumptions
+    op = _operator_at_fault(structure, fault.op)
+    if op is None:
+        return _shrink_sizes_ahead(structure, fault.op)
+    signature = op.signature
+    level = assumptions.levels.get(signature, 0)
+    if signature not in assumptions.held_sizes and level < _LEVELS and op.name in rules.RULES:
+        return replace(assumptions, held_sizes=assumptions.held_sizes | {signature})
+    if op.name in rules.LEVELLED and level < _LEVELS:
+        levels = {**assumptions.levels, signature: level + 1}
+        return replace(assumptions, levels=levels, held_sizes=assumptions.held_sizes - {signature})
+    return replace(
+        assumptions,
+        fixed_operators=assumptions.fixed_operators | {signature},
+        held_sizes=assumptions.held_sizes - {signature},
+    )
+
+
+def _operator_at_fault(structure: Structure, index: int) -> Op | None:
+    """Return the operator at fault, if channels that may leave reach it; a copy is not, but what it is made for."""
+    found = structure.trace
+    copies = (op for op in found.ops[index:] if op.name not in ("aten.clone", "aten._to_copy", "aten.expand"))
+    op = next(copies, None)
+    if op is None or op.signature in structure.assumptions.fixed_operators:
+        return None
+    return op if _is_reached(structure, op) else None
+
+
+def _is_reached(structure: Structure, op: Op) -> bool:
+    """Tell whether channels that may leave reach an operator."""
+    labels = (structure.trace.values[i].labels for i in op.inputs)
+    atoms = [factor.numpy().reshape(-1) for factors in labels for factor in factors]
+    units = np.append(structure.grouping.unit_of, FIXED)[np.concatenate([np.empty(0, np.int64), *atoms])]
+    return bool((units >= 0).any())
+
+
+def _shrink_sizes_ahead(structure: Structure, index: int) -> Assumptions | None:
+    """Let numbers shrink that a module compares with a width before it computes with it, as an LSTM does.
+
+    They are looked for at the first operator of the module that channels reach; None if that was tried.
+    """
+    assumptions, rest = structure.assumptions, structure.trace.ops[index:]
+    mine = takewhile(lambda op: op.module == rest[0].module, rest)
+    op = next((op for op in mine if _is_reached(structure, op)), None)
+    if (
+        op is None
+        or op.name not in rules.RULES
+        or op.signature in assumptions.held_sizes | assumptions.fixed_operators
+    ):
+        return None
+    return replace(assumptions, held_sizes=assumptions.held_sizes | {op.signature})
+
+
+def _fix_a_group(model: nn.Module, example: Example, structure: Structure, fault: Mismatch) -> Assumptions:
+    """Keep one group whole whose width the code depends on, found by halving the groups that shrink."""
+    grouping = structure.grouping
+    some = _remove_some(structure) if fault.kept is None else fault.kept
+    shrinking = [
+        g for g, group in enumerate(grouping.groups) if not some[grouping.offsets[g] :][: group.width].all()
+    ]
+    shrinking = shrinking or list(range(len(grouping.groups)))
+    low, high = 0, len(shrinking)
+    while high - low > 1:
+        middle = (low + high) // 2
+        kept = np.ones_like(some)
+        for g in shrinking[:middle]:
+            inside = slice(grouping.offsets[g], grouping.offsets[g] + grouping.groups[g].width)
+            kept[inside] = some[inside]
+        low, high = (low, middle) if _fails(model, example, structure, kept) else (middle, high)
+    names = frozenset(grouping.groups[shrinking[high - 1]].producers)
+    return replace(structure.assumptions, fixed_layers=structure.assumptions.fixed_layers | names)
+
+
+def _fails(model: nn.Module, example: Example, structure: Structure, kept: Kept) -> bool:
+    try:
+        retrace(model, example, structure, kept)
+    except Mismatch:
+        return True
+    return False
+
+
+def _choose_selections(model: nn.Module, example: Example, structure: Structure) -> Assumptions:
+    """Let batch norms that read a residual stream choose their part of it, unless what they write joins a stream."""
+    consumers = frozenset(_norms_on_streams(model, structure))
+    cut = _structure(model, example, "select", replace(structure.assumptions, selections=consumers))
+    inside = frozenset(_norms_on_streams(model, cut))
+    return replace(structure.assumptions, selections=(consumers & _fed_by_streams(cut)) - inside)
+
+
+def _fed_by_streams(structure: Structure) -> frozenset[str]:
+    """Return the batch norms whose input itself is a stream, and not what another one chose from it."""
+    found = structure.trace
+    inputs = [(n.module, found.values[found.ops[n.op].inputs[0]].labels) for n in found.norms]
+    return frozenset(
+        module for module, labels in inputs if np.isin(found.together[atoms_in(labels)], found.summed).any()
+    )
+
+
+def _norms_on_streams(model: nn.Module, structure: Structure) -> list[str]:
+    """Return the batch norms whose channels residual additions join, and that run once."""
+    found = structure.trace
+    runs = Counter(n.module for n in found.norms)
+    return [
+        n.module
+        for n in found.norms
+        if runs[n.module] == 1
+        and can_select(model.get_submodule(n.module))
+        and np.isin(found.together[n.atoms[n.atoms >= 0]], found.summed).any()
+    ]

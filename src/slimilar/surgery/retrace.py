@@ -1,0 +1,210 @@
+"""Run a smaller copy with the labels of the original: does every channel arrive where it did before?"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from slimilar.graph import rules
+from slimilar.graph.labels import Labels, axes_of, on_axis, side_by_side
+from slimilar.graph.reasons import Reason
+from slimilar.graph.recorder import Recorder
+from slimilar.graph.records import Fact, Op
+from slimilar.graph.structure import Structure
+from slimilar.surgery.rewrite import Kept, atoms_kept, operate, operate_on_meta, surgery
+from slimilar.utils.pytree import Example
+
+
+class Mismatch(Exception):
+    """The smaller model does not send its channels the way the original does."""
+
+    def __init__(self, op: int, fact: str) -> None:
+        super().__init__(fact)
+        self.op, self.fact = op, fact
+        self.kept: Kept | None = None  # what stayed when it was seen
+
+
+def retrace(model: nn.Module, example: Example, structure: Structure, kept: Kept) -> None:
+    """Check that a model, made smaller, sends its channels where the original does; raise `Mismatch` if not."""
+    build = operate_on_meta if structure.trace.meta else operate
+    small = build(model, surgery(structure.trace, structure.grouping, kept)).eval()
+    recorder = Recorder(small, Checker(structure, kept), structure.assumptions, structure.trace.meta)
+    try:
+        recorder.forward(example)
+    except Mismatch:
+        raise
+    except Exception as error:
+        raise Mismatch(len(recorder.ops), str(error)) from error
+
+
+class Checker:
+    """The second label policy: compare with the original, operator by operator; see `LabelPolicy` for the methods."""
+
+    def __init__(self, structure: Structure, kept: Kept) -> None:
+        self._original = structure.trace
+        self._stays = np.append(
+            atoms_kept(structure.grouping, kept), True
+        )  # CONSTANT = -1 finds the last entry
+        self._axes = {(a.tensor, a.axis): a for a in structure.trace.axes}
+        self._op = 0  # the number of the operator that runs
+        self._twins: dict[int, int] = {}  # value -> the original's
+        self._rule_applied = True
+        self._remainders: dict[
+            int, tuple[Tensor, Tensor | None]
+        ] = {}  # id -> a factor, kept alive, and its remainder
+
+    # --- for the rules ----------------------------------------------------------------------------------------
+
+    def tie(self, a: Tensor, b: Tensor, sums: bool = False) -> None:
+        """Check that channels which meet are tied in the original."""
+        x, y = side_by_side(a, b)
+        both, together = (x >= 0) & (y >= 0), self._original.together
+        if not np.array_equal(together[x[both]], together[y[both]]):
+            raise Mismatch(self._op, "other channels meet")
+
+    def bind(self, a: Tensor, b: Tensor) -> None:
+        """Do nothing: assumptions are what is being tested, by where the labels arrive."""
+
+    def freeze(self, labels: Labels, why: Reason) -> None:
+        """Do nothing: what stays is settled already."""
+
+    def note(self, fact: Fact) -> None:
+        """Do nothing: the facts are known."""
+
+    def is_frozen(self, factor: Tensor) -> bool:
+        """Tell whether all channels of a factor were known to stay at this point of the original."""
+        kept = [f.atoms for f in self._original.freezes if f.op <= self._op]
+        atoms = factor.numpy().reshape(-1)
+        return bool(kept) and bool(np.isin(atoms[atoms >= 0], np.concatenate(kept)).all())
+
+    def original_groups(self, call: rules.Call) -> tuple[int, int]:
+        """Return the number of groups and of input channels that a convolution has in the original."""
+        expected = self._expected(call).arguments
+        return int(expected["groups"]), self._original.values[expected["input"].value].shape[1]
+
+    # --- for the recorder -------------------------------------------------------------------------------------
+
+    def enter(self, name: str, shape: tuple[int, ...]) -> Labels:
+        """Return the labels of a parameter or buffer: those of the original that are left."""
+        found = []
+        for axis, size in enumerate(shape):
+            home = self._axes.get((name, axis))
+            if home is not None and size > 1:
+                atoms = home.first + np.flatnonzero(self._stays[home.first : home.first + home.size])
+                if len(atoms) == size:
+                    found.append(on_axis(torch.from_numpy(atoms), axis, len(shape)))
+        return tuple(found)
+
+    def label(self, call: rules.Call) -> list[Labels]:
+        """Return the labels of every output of a call, by its rule unless nothing can go wrong."""
+        expected = self._expected(call)
+        known = self._known_labels(call, expected)
+        self._rule_applied = known is None
+        if known is not None:
+            return known
+        labels = rules.apply(self, call)
+        if rules.is_pointwise(call.func) and _numbers(call.bound) != _numbers(expected.arguments):
+            raise Mismatch(self._op, "a number in the code follows the width")
+        return labels
+
+    def settle(self, labels: Labels) -> Labels:
+        """Let a part of a split that has shrunk to one channel keep its label, for where it is put beside others."""
+        return tuple(f for f in labels if f.numel() > 1) or labels[:1]
+
+    def recorded(self, op: Op, labels: list[Labels]) -> None:
+        """Check that the outputs of an operator hold the channels that they hold in the original."""
+        theirs = self._original.ops[self._op].outputs
+        for mine, twin, found in zip(op.outputs, theirs, labels, strict=True):
+            self._twins[mine] = twin
+            if self._rule_applied and not self._agree(found, self._original.values[twin].labels):
+                raise Mismatch(self._op, "channels arrive elsewhere")
+        self._op += 1
+
+    # --- the comparison ---------------------------------------------------------------------------------------
+
+    def _expected(self, call: rules.Call) -> Op:
+        """Return the original's operator at this place."""
+        ops = self._original.ops
+        if self._op >= len(ops) or ops[self._op].name != call.name:
+            raise Mismatch(self._op, "other operators run")
+        return ops[self._op]
+
+    def _known_labels(self, call: rules.Call, expected: Op) -> list[Labels] | None:
+        """Return the labels without the rule, where the operator does the same to the same tensors, made smaller."""
+        if not self._same_call(call, expected):
+            return None
+        found = []
+        for v in expected.outputs:
+            factors = [self._left(f) for f in self._original.values[v].labels]
+            whole = tuple(f for f in factors if f is not None)
+            if len(whole) < len(factors):
+                return None
+            found.append(whole)
+        return found
+
+    def _same_call(self, call: rules.Call, expected: Op) -> bool:
+        theirs = self._original.values
+        return (
+            call.func is expected.func
+            and len(call.inputs) == len(expected.inputs)
+            and tuple(call.kwargs) == expected.keywords
+            and (
+                (call.given == expected.given and rules.is_widthless(call))
+                or (
+                    rules.is_depthwise(call.name, call.given, call.seen)
+                    and self._was_depthwise(call, expected)
+                )
+            )
+            and all(
+                self._twins.get(i) == j if value.name is None else value.name == theirs[j].name
+                for i, j, value in zip(call.inputs, expected.inputs, call.seen, strict=True)
+            )
+            and not call.selects
+            and not call.is_fixed
+        )
+
+    def _was_depthwise(self, call: rules.Call, expected: Op) -> bool:
+        """Tell whether a depthwise convolution was one in the original, and the same but for its width."""
+        seen = [self._original.values[j] for j in expected.inputs]
+        same = call.given[:-1] == expected.given[:-1]
+        return same and rules.is_depthwise(expected.name, expected.given, seen)
+
+    def _agree(self, mine: Labels, theirs: Labels) -> bool:
+        mine = tuple(f for f in mine if f.numel() > 1)
+        wanted = [w for f in theirs if (w := self._left(f)) is None or w.numel() > 1]
+        return len(mine) == len(wanted) and all(
+            w is not None and (m is w or (m.shape == w.shape and bool((m == w).all())))
+            for m, w in zip(mine, wanted, strict=True)
+        )
+
+    def _left(self, factor: Tensor) -> Tensor | None:
+        """Return what is left of a factor of the original; computed once for each."""
+        if id(factor) not in self._remainders:
+            self._remainders[id(factor)] = factor, _without_removed(factor, self._stays)
+        return self._remainders[id(factor)][1]
+
+
+def _without_removed(factor: Tensor, stays: Kept) -> Tensor | None:
+    """Return a factor without what was removed; None if that is not a block any more."""
+    atoms = factor.numpy()
+    keep = stays[atoms]
+    if keep.all():
+        return factor
+    if len(axes := axes_of(factor)) == 1:
+        shape = [-1 if a in axes else 1 for a in range(factor.ndim)]
+        return torch.from_numpy(atoms[keep].reshape(shape))
+    along = [
+        np.flatnonzero(keep.any(axis=tuple(a for a in range(atoms.ndim) if a != axis)))
+        for axis in range(atoms.ndim)
+    ]
+    block = np.ix_(*along)
+    return torch.from_numpy(atoms[block]) if keep[block].all() else None
+
+
+def _numbers(arguments: Mapping[str, Any]) -> list[float]:
+    """Return the numbers among an operator's arguments."""
+    return [a for a in arguments.values() if isinstance(a, int | float) and not isinstance(a, bool)]

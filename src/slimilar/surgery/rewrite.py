@@ -1,0 +1,188 @@
+"""Build the smaller model: index every (parameter, axis), and make the modules' own sizes agree."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from slimilar.graph.groups import Grouping
+from slimilar.graph.records import Trace
+from slimilar.surgery.channel_selection import select_from
+from slimilar.utils.modules import copy_with, named_modules, named_tensors, on_meta
+
+Kept = NDArray[np.bool_]  # for every unit of a grouping, numbered over all groups: does it stay?
+AxisIndex = Mapping[tuple[str, int], NDArray[np.int64]]  # (tensor, axis) -> the indices that stay
+
+
+def atoms_kept(grouping: Grouping, kept: Kept) -> Kept:
+    """Return for every atom whether it stays."""
+    stays = np.append(kept, True)  # FIXED = -1 finds the last entry
+    found: Kept = stays[grouping.unit_of]
+    return found
+
+
+def kept_indices(trace: Trace, grouping: Grouping, kept: Kept) -> AxisIndex:
+    """Return the indices that stay, for every parameter or buffer axis that loses any."""
+    stays = atoms_kept(grouping, kept)
+    firsts = [axis.first for axis in trace.axes]  # each axis ends where the next begins
+    whole = np.logical_and.reduceat(stays, firsts) if firsts else ()
+    return {
+        (axis.tensor, axis.axis): np.flatnonzero(stays[axis.first : axis.first + axis.size])
+        for axis, all_stay in zip(trace.axes, whole, strict=True)
+        if not all_stay
+    }
+
+
+def take(tensor: Tensor, indices: Mapping[int, NDArray[np.int64]]) -> Tensor:
+    """Index a tensor along several axes; dtype, device and memory format are kept."""
+    last = tensor.ndim in (4, 5) and not tensor.is_contiguous()
+    result = tensor.detach()
+    for axis, index in indices.items():
+        result = result.index_select(axis, torch.from_numpy(index).to(tensor.device))
+    if last and tensor.ndim == 4 and tensor.is_contiguous(memory_format=torch.channels_last):
+        result = result.contiguous(memory_format=torch.channels_last)
+    return result.clone() if not indices else result
+
+
+@dataclass(frozen=True, eq=False)
+class Surgery:
+    """All that has to be done to a model of the user's class to make the smaller one. Plain data.
+
+    `operate(model, surgery)` does it, on the model it was found for or on a fresh one of the same class.
+    """
+
+    indices: AxisIndex
+    numbers: Mapping[tuple[str, str, int | None], int]  # (module, attribute, item of a list) -> value
+    selections: Mapping[str, NDArray[np.int64]]  # batch norm -> the channels of its stream that it reads
+    biases: frozenset[str] = frozenset()  # convolutions and linear layers that gained a bias
+
+    def then(self, later: Surgery) -> Surgery:
+        """Return this surgery followed by another one on its result."""
+        indices = dict(self.indices)
+        for (name, axis), index in later.indices.items():
+            before = indices.get((name, axis))
+            indices[name, axis] = index if before is None else before[index]
+        selections = {**self.selections, **later.selections}
+        for module, chosen in self.selections.items():  # its index is no tensor of the original
+            again = later.indices.get((f"{module}.index", 0))
+            selections[module] = chosen if again is None else chosen[again]
+            indices.pop((f"{module}.index", 0), None)
+        for module in self.biases:  # nor is a bias that it gained: it is as long as the weight has filters
+            indices.pop((f"{module}.bias", 0), None)
+        return Surgery(indices, {**self.numbers, **later.numbers}, selections, self.biases | later.biases)
+
+
+def surgery(trace: Trace, grouping: Grouping, kept: Kept) -> Surgery:
+    """Return what has to be done so that only these units stay."""
+    stays = np.append(atoms_kept(grouping, kept), True)  # CONSTANT = -1 finds the last entry
+    numbers = {(n.module, n.attribute, n.item): int(stays[n.atoms].sum()) for n in trace.integers}
+    selections = {
+        n.module: np.flatnonzero(stays[n.atoms])
+        for n in trace.norms
+        if n.selects and not stays[n.atoms].all()
+    }
+    return Surgery(kept_indices(trace, grouping, kept), numbers, selections)
+
+
+def operate(model: nn.Module, surgery: Surgery) -> nn.Module:
+    """Return a NEW, smaller module of the user's own class; the given one is left as it was."""
+    tensors = named_tensors(model)
+    small = copy_with(
+        model, {name: take(tensors[name], axes) for name, axes in _by_tensor(surgery.indices).items()}
+    )
+    update_sizes(small, surgery)
+    return small
+
+
+def _by_tensor(indices: AxisIndex) -> dict[str, dict[int, NDArray[np.int64]]]:
+    found: dict[str, dict[int, NDArray[np.int64]]] = {}
+    for (name, axis), index in indices.items():
+        found.setdefault(name, {})[axis] = index
+    return found
+
+
+def update_sizes(small: nn.Module, surgery: Surgery) -> None:
+    """Make the modules of a model with smaller tensors agree with them."""
+    for (module, attribute, item), value in surgery.numbers.items():
+        _set_number(small.get_submodule(module), attribute, item, value)
+    for name, index in surgery.selections.items():
+        norm = small.get_submodule(name)
+        held = next(iter(norm.state_dict().values()))
+        select_from(norm, torch.from_numpy(index).to(held.device))
+    for name in surgery.biases:
+        add_bias(small.get_submodule(name))
+    parts = named_modules(small).values()
+    training = [part for part in parts if part.training]
+    if training:
+        small.eval()  # looking at a weight under spectral_norm changes it in training
+    for part in parts:
+        describe(part)
+    for part in training:
+        vars(part)["training"] = True
+
+
+def add_bias(module: Any) -> None:
+    """Give a convolution or linear layer without a bias one of zeros, in place."""
+    weight: Tensor = module.weight
+    if module.bias is None:
+        size = weight.shape[1] * module.groups if getattr(module, "transposed", False) else weight.shape[0]
+        module.bias = nn.Parameter(weight.new_zeros(size), requires_grad=weight.requires_grad)
+
+
+def _set_number(module: nn.Module, attribute: str, item: int | None, value: int) -> None:
+    if item is None:
+        setattr(module, attribute, value)
+        return
+    held = getattr(module, attribute)
+    setattr(module, attribute, type(held)(value if i == item else v for i, v in enumerate(held)))
+
+
+def describe(module: nn.Module) -> None:
+    """Set the attributes in which a standard module states its own size."""
+    for function in _descriptions(type(module)):  # type: ignore[arg-type]  # mypy asks instances for a hash
+        for name, value in function(module).items():
+            if getattr(module, name, None) != value:
+                setattr(module, name, value)
+
+
+@cache
+def _descriptions(kind: type) -> list[Callable[[Any], dict[str, Any]]]:
+    return [function for kinds, function in _DESCRIBE if issubclass(kind, kinds)]
+
+
+def _conv(m: Any) -> dict[str, Any]:
+    a, b = m.weight.shape[0], m.weight.shape[1] * m.groups
+    return {"in_channels": a, "out_channels": b} if m.transposed else {"in_channels": b, "out_channels": a}
+
+
+def _norm(m: Any) -> dict[str, Any]:
+    held = m.weight if m.weight is not None else m.running_mean
+    return {} if held is None else {"num_features": held.shape[0]}
+
+
+def _layer_norm(m: Any) -> dict[str, Any]:
+    return {} if m.weight is None else {"normalized_shape": tuple(m.weight.shape)}
+
+
+_DESCRIBE: list[tuple[Any, Callable[[Any], dict[str, Any]]]] = [
+    (nn.modules.conv._ConvNd, _conv),
+    (nn.Linear, lambda m: {"out_features": m.weight.shape[0], "in_features": m.weight.shape[1]}),
+    (nn.modules.batchnorm._NormBase, _norm),
+    (nn.GroupNorm, lambda m: {} if m.weight is None else {"num_channels": m.weight.shape[0]}),
+    (nn.LayerNorm, _layer_norm),
+    (nn.PReLU, lambda m: {"num_parameters": m.weight.shape[0]}),
+]
+
+
+def operate_on_meta(model: nn.Module, surgery: Surgery) -> nn.Module:
+    """Return the smaller model as shapes only."""
+    small = on_meta(model, {place: len(index) for place, index in surgery.indices.items()})
+    update_sizes(small, surgery)
+    return small

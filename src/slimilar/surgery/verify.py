@@ -1,0 +1,171 @@
+"""Prove a rewrite: the smaller model must equal the original with the removed channels masked.
+
+The original runs on random input with its own weights, shared and not copied; wherever an operator reads channels,
+those that were removed are set to zero on the way in. Images are made small first: what is compared are channels,
+and these go the same way at any height and width as long as the same operators run, which is checked.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from threading import Lock
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from slimilar.errors import VerificationError
+from slimilar.graph.groups import Grouping
+from slimilar.graph.records import Trace
+from slimilar.surgery.masking import Masked, Masks, masks_of, recurrent
+from slimilar.surgery.rewrite import Kept
+from slimilar.utils.modules import copy_with, eval_view, named_modules, named_parameters
+from slimilar.utils.pytree import Example, arguments, map_tensors, tensors_in
+
+_SIDE = 32  # images twice as large are made as small as this: most networks halve them five times
+
+
+def verify(
+    model: nn.Module, small: nn.Module, example: Example, trace: Trace, grouping: Grouping, kept: Kept
+) -> float:
+    """Compare the smaller model with the masked original on random input; return the largest relative error.
+
+    A difference in float32 is decided in float64. Models on the meta device have no numbers to compare.
+    """
+    parameters = named_parameters(model).values()
+    if any(t.is_meta for t in parameters):
+        return 0.0
+    masks = masks_of(model, trace, grouping, kept)
+    wide = any(t.dtype in (torch.float16, torch.bfloat16) for t in parameters)
+    error = _error(model, small, example, trace, masks, torch.float32 if wide else None)
+    if not error < 1e-4:
+        error = _error(model, small, example, trace, masks, torch.float64)
+        if not error < 1e-6:
+            raise VerificationError(
+                "the smaller model must equal the original with the removed channels masked, but their outputs "
+                f"differ by {error:.2g} of the largest value"
+            )
+    return error
+
+
+def _error(
+    model: nn.Module,
+    small: nn.Module,
+    example: Example,
+    trace: Trace,
+    masks: Masks,
+    dtype: torch.dtype | None,
+) -> float:
+    """Return the relative error on small images if the model takes them as it takes the example's, else on those."""
+    original = eval_view(model)
+    if dtype is not None:
+        original, small = copy_with(original, {}).to(dtype), copy_with(small, {}).to(dtype)
+    device = next(iter(small.parameters())).device
+    inputs = _random_like(example, dtype, device)
+    less = _smaller(inputs)
+    if less is not None:
+        expected: list[Tensor] = []
+        try:
+            expected, run = _outputs(original, less, trace, masks)
+        except Exception:  # the user's code may say anything to a size that it was not made for
+            run = Masked({})
+        if run.names == [op.name for op in trace.ops]:
+            return _difference(expected, _plain_outputs(small, less))
+    expected, run = _outputs(original, inputs, trace, masks)
+    if not run.complete:
+        raise VerificationError(
+            "the model must run the operators that its trace has seen, but some of those that read channels "
+            "did not run on random input"
+        )
+    return _difference(expected, _plain_outputs(small, inputs))
+
+
+def _smaller(example: Example) -> Example | None:
+    """Return an example with small images, None where they are small already or there are none."""
+    found = [t.shape[-2:] for t in tensors_in(example) if t.is_floating_point() and t.ndim == 4]
+    sides = [side for shape in found for side in shape]
+    if not sides or min(sides) < 2 * _SIDE:
+        return None
+    scale = _SIDE / min(sides)
+
+    def shrink(t: Tensor) -> Tensor:
+        if not t.is_floating_point() or t.ndim != 4:
+            return t
+        height, width = (math.ceil(side * scale / 32) * 32 for side in t.shape[-2:])
+        return t[..., :height, :width]
+
+    return map_tensors(shrink, example)
+
+
+def _outputs(model: nn.Module, inputs: Example, trace: Trace, masks: Masks) -> tuple[list[Tensor], Masked]:
+    args, kwargs = arguments(inputs)
+    run = Masked(masks)
+    with torch.no_grad(), _as_traced(model, trace, masks), run.inside(recurrent(model)), run:
+        found = model(*args, **kwargs)
+    return [t for t in tensors_in(found) if t.is_floating_point()], run
+
+
+_SWITCHING = Lock()  # torch has one switch for all threads: who finds it off would leave it off
+
+
+@contextmanager
+def _as_traced(model: nn.Module, trace: Trace, masks: Masks) -> Iterator[None]:
+    """Keep torch from running attention, many operators on the meta device, as one, whose inside cannot be masked."""
+    counted = trace.meta and any(kind == "aten.bmm" for kind, _ in masks)  # attention has two of these inside
+    if not counted and not any(isinstance(m, nn.MultiheadAttention) for m in named_modules(model).values()):
+        yield
+        return
+    with _SWITCHING:
+        before = torch.backends.mha.get_fastpath_enabled()
+        torch.backends.mha.set_fastpath_enabled(False)
+        try:
+            with sdpa_kernel(SDPBackend.MATH) if counted else nullcontext():
+                yield
+        finally:
+            torch.backends.mha.set_fastpath_enabled(before)
+
+
+def _plain_outputs(small: nn.Module, inputs: Example) -> list[Tensor]:
+    args, kwargs = arguments(inputs)
+    with torch.no_grad(), _in_eval_mode(small):
+        return [t for t in tensors_in(small(*args, **kwargs)) if t.is_floating_point()]
+
+
+@contextmanager
+def _in_eval_mode(model: nn.Module) -> Iterator[None]:
+    """Switch a model of ours to eval mode and back, module by module."""
+    training = [m for m in named_modules(model).values() if m.training]
+    if training:
+        model.eval()
+    try:
+        yield
+    finally:
+        for module in training:
+            module.training = True
+
+
+def _difference(expected: list[Tensor], given: list[Tensor]) -> float:
+    if [t.shape for t in expected] != [t.shape for t in given]:
+        return float("inf")
+    return max((_relative(a, b) for a, b in zip(expected, given, strict=True)), default=0.0)
+
+
+def _relative(expected: Tensor, given: Tensor) -> float:
+    if expected.numel() == 0:
+        return 0.0
+    scale = expected.abs().max().clamp_min(torch.finfo(expected.dtype).tiny)
+    return float((expected - given).abs().max() / scale)
+
+
+def _random_like(example: Example, dtype: torch.dtype | None, device: torch.device) -> Example:
+    generator = torch.Generator().manual_seed(0)
+
+    def make(t: Tensor) -> Tensor:
+        if not t.is_floating_point():
+            return t.to(device)
+        noise = torch.randn(t.shape, generator=generator, dtype=torch.float32)
+        return noise.to(device=device, dtype=dtype or t.dtype)
+
+    return map_tensors(make, example)

@@ -1,0 +1,206 @@
+"""Copies of the user's model: with other tensors, or with shapes only. The model itself is never touched."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter, OrderedDict
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from slimilar.errors import InvalidInput
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """Return the user's own module inside DataParallel, DistributedDataParallel or torch.compile."""
+    while True:
+        inner = getattr(model, "_orig_mod", None)
+        if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            inner = model.module
+        if not isinstance(inner, nn.Module):
+            return model
+        model = inner
+
+
+def check_model(model: object) -> nn.Module:
+    """Refuse what is not a module whose code can run again with other widths."""
+    if not isinstance(model, nn.Module):
+        raise InvalidInput(f"model must be a torch.nn.Module, got {type(model).__name__}")
+    model = unwrap(model)
+    if any(isinstance(m, torch.jit.ScriptModule) for m in named_modules(model).values()):
+        raise InvalidInput(
+            "model must be ordinary Python modules, got TorchScript, which is frozen: "
+            "pass the module that was given to torch.jit.script or torch.jit.trace"
+        )
+    return model
+
+
+def named_modules(model: nn.Module) -> dict[str, nn.Module]:
+    """Return every module once, by its first path: what torch's method of that name yields, several times faster."""
+    found: dict[str, nn.Module] = {}
+    _enter_modules(found, set(), "", model)
+    return found
+
+
+def _enter_modules(found: dict[str, nn.Module], seen: set[int], path: str, module: nn.Module) -> None:
+    seen.add(id(module))
+    found[path] = module
+    for name, child in module._modules.items():
+        if child is not None and id(child) not in seen:
+            _enter_modules(found, seen, f"{path}.{name}" if path else name, child)
+
+
+def named_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Return parameters by name, tied ones once."""
+    found: dict[str, nn.Parameter] = {}
+    seen: set[int] = set()
+    for path, module in named_modules(model).items():
+        for name, tensor in module._parameters.items():
+            if tensor is not None and id(tensor) not in seen:
+                seen.add(id(tensor))
+                found[f"{path}.{name}" if path else name] = tensor
+    return found
+
+
+def named_tensors(model: nn.Module) -> dict[str, Tensor]:
+    """Return parameters and buffers by name, tied ones once."""
+    parameters: dict[str, Tensor] = {}
+    buffers: dict[str, Tensor] = {}
+    seen: set[int] = set()
+    for path, module in named_modules(model).items():
+        start = f"{path}." if path else ""
+        for held, found in ((module._parameters, parameters), (module._buffers, buffers)):
+            for name, tensor in held.items():
+                if tensor is not None and id(tensor) not in seen:
+                    seen.add(id(tensor))
+                    found[start + name] = tensor
+    return {**parameters, **buffers}
+
+
+def copy_with(model: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
+    """Return a deep copy of a model that holds the given tensors instead of its own; nothing else is shared.
+
+    Names that are not given keep a copy of their tensor. Tied tensors stay tied.
+    """
+    return _copy_with(model, named_tensors(model), tensors)
+
+
+def _copy_with(model: nn.Module, held: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> nn.Module:
+    memo: dict[int, Any] = {}
+    for name, old in held.items():
+        new = tensors.get(name)
+        if new is not None:
+            if isinstance(old, nn.Parameter) and not isinstance(new, nn.Parameter):
+                new = nn.Parameter(new, requires_grad=old.requires_grad)
+            memo[id(old)] = new
+    memo.update(_clones([t for name, t in held.items() if name not in tensors]))
+    return _copied(model, memo)
+
+
+def _clones(tensors: list[Tensor]) -> dict[int, Tensor]:
+    """Return copies of ordinary tensors, by identity; `copy.deepcopy` takes ten times as long for the same."""
+    found: dict[int, Tensor] = {}
+    plain = [t for t in tensors if type(t) is Tensor and t.layout is torch.strided and not t.is_quantized]
+    sharing = Counter(t.untyped_storage()._cdata for t in plain)
+    for t in plain:
+        if sharing[t.untyped_storage()._cdata] == 1 and _is_alone(t):
+            found[id(t)] = t.clone()
+    for t in tensors:
+        if type(t) is nn.Parameter and t.layout is torch.strided:
+            found[id(t)] = nn.Parameter(t.detach().clone(), requires_grad=t.requires_grad)
+    return found
+
+
+def _is_alone(tensor: Tensor) -> bool:
+    """Tell whether a tensor is all there is in its memory, and no more than its numbers."""
+    whole = tensor.numel() * tensor.element_size() == tensor.untyped_storage().nbytes()
+    return (
+        whole and tensor.is_contiguous() and not tensor.requires_grad and tensor.is_leaf and not vars(tensor)
+    )
+
+
+def eval_view(model: nn.Module) -> nn.Module:
+    """Return a copy in eval mode that shares the parameters and has its own buffers: running it changes nothing."""
+    held = named_tensors(model)
+    own = {
+        name: t.detach() if isinstance(t, nn.Parameter) else t.detach().clone() for name, t in held.items()
+    }
+    return _copy_with(model, held, own).eval()
+
+
+# What copy.deepcopy returns as it is; asked here, because a network has tens of thousands of such attributes.
+_ATOMIC = frozenset(
+    {type(None), bool, int, float, complex, str, bytes, type, torch.dtype, torch.device, torch.Size}
+)
+
+
+_PLAIN = frozenset({dict, OrderedDict, set, list})  # every module has a dozen of them that are empty
+
+
+def _copied(module: nn.Module, memo: dict[int, Any]) -> nn.Module:
+    """Return what `copy.deepcopy` does, several times faster for modules that do not say how they are copied."""
+    if id(module) in memo:
+        found: nn.Module = memo[id(module)]
+        return found
+    if _says_how(type(module)):  # type: ignore[arg-type]  # mypy asks the instances, not the class, for a hash
+        return copy.deepcopy(module, memo)
+    new: nn.Module = object.__new__(type(module))
+    memo[id(module)] = new
+    held = vars(new)
+    held.update(vars(module))
+    for name, value in vars(module).items():
+        kind = type(value)
+        if kind in _ATOMIC:
+            continue
+        if kind in _PLAIN and not value:
+            held[name] = kind()
+        else:
+            held[name] = _copied_value(value, memo)
+    held.pop("_compiled_call_impl", None)  # left out by nn.Module.__getstate__ too
+    return new
+
+
+def _copied_value(value: Any, memo: dict[int, Any]) -> Any:
+    if id(value) in memo:
+        return memo[id(value)]
+    kind = type(value)
+    if kind is tuple and all(type(x) in _ATOMIC for x in value):
+        return value
+    if kind in (set, list) and all(type(x) in _ATOMIC for x in value):
+        same = memo[id(value)] = value.copy()
+        return same
+    if kind in (dict, OrderedDict) and all(type(key) in _ATOMIC for key in value):
+        made = memo[id(value)] = kind()
+        for key, x in value.items():
+            made[key] = x if type(x) in _ATOMIC else _copied_value(x, memo)
+        return made
+    return _copied(value, memo) if isinstance(value, nn.Module) else copy.deepcopy(value, memo)
+
+
+@cache
+def _says_how(kind: type[nn.Module]) -> bool:
+    """Tell whether a class has its own way of being copied; torch's `__setstate__` only mends old files."""
+    own = {"__deepcopy__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__slots__"}
+    return any(_ways(c) & own for c in kind.__mro__[:-1] if c is not nn.Module)
+
+
+def _ways(kind: type) -> set[str]:
+    return set(vars(kind)) - ({"__setstate__"} if kind.__module__.startswith("torch.nn.") else set())
+
+
+def on_meta(model: nn.Module, sizes: Mapping[tuple[str, int], int] | None = None) -> nn.Module:
+    """Return a copy in eval mode whose tensors have a shape but no memory; its hooks come along.
+
+    `sizes` are those of the axes, by tensor and number, that are not as long as the model's.
+    """
+    held = named_tensors(model)
+    shapes: dict[str, list[int]] = {}
+    for (name, axis), size in (sizes or {}).items():
+        shapes.setdefault(name, list(held[name].shape))[axis] = size
+    empty = {
+        name: torch.empty(shapes.get(name, t.shape), dtype=t.dtype, device="meta") for name, t in held.items()
+    }
+    return _copy_with(model, held, empty).eval()

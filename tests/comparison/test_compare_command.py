@@ -1,0 +1,231 @@
+"""What is asked of a comparison, and `slimilar compare`: mistakes, kills and what is written at the end."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from helpers.comparing import TERMS, plain, subject
+from slimilar.cli import app
+from slimilar.cli.subjects import Named
+from slimilar.comparison import compare, load
+from slimilar.comparison.chart import apart
+from slimilar.criteria import available, facts
+from slimilar.data import demo_images
+from slimilar.errors import InvalidInput
+
+PROGRAM = [sys.executable, "-m", "slimilar"]
+ON_DEMO = [
+    "compare", "slimilar:demo", "--data", "demo", "--criteria", "magnitude-l1,random", "--flops", "0.6",
+    "--epochs", "1", "--images", "16", "--train-images", "16", "--test-images", "20", "--threads", "1",
+]  # fmt: skip
+
+
+# --- what is asked ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"criteria": ("similarty",)}, "did you mean similarity"),
+        ({"criteria": ()}, "criteria must be one or more different ones"),
+        ({"flops": ("half",)}, "flops must be a share"),
+        (
+            {"flops": ("7",)},
+            r"flops must be a share from 0 to 1 .* or a number of FLOPs such as \"40M\", got '7'",
+        ),
+        ({"flops": ("150%",)}, "flops must be a share from 0 to 1"),
+        ({"flops": ("0",)}, "flops must be a share"),
+        ({"flops": ("-0.5",)}, "flops must be a share"),
+        ({"flops": ("0.5", "0.5")}, "flops must be one or more different ones"),
+        ({"substitutes": ("best",)}, "substitute must be one of"),
+        ({"epochs": -1}, "epochs must not be negative"),
+        ({"images": 0}, "criterion 'span' looks at images, got images 0"),
+        ({"residual": "outer"}, "residual must be one of"),
+    ],
+)
+def test_mistakes_are_found_before_any_work(change, message):
+    with pytest.raises(InvalidInput, match=message):
+        replace(TERMS, **change)
+
+
+@pytest.mark.parametrize("budget", ["1", "100%", "0.3", "12.5%", "4k", "1e3"])
+def test_shares_and_sizes_are_budgets(budget):
+    assert replace(TERMS, flops=(budget,)).flops == (budget,)
+
+
+def test_more_flops_than_there_are(tmp_path):
+    with pytest.raises(InvalidInput, match=r"at most the \d+\.\d+ k that the network has, got '7G'"):
+        compare(subject(), replace(TERMS, flops=("0.5", "7G")), tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_more_calibration_pictures_than_there_are(tmp_path):
+    with pytest.raises(InvalidInput, match="at most the 300 training images, got 301"):
+        compare(subject(), replace(TERMS, images=301), tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+# --- the command line ---------------------------------------------------------------------------------------------
+
+
+def run(*words: object, code: int = 0) -> str:
+    result = CliRunner().invoke(app, [str(word) for word in words])
+    assert result.exit_code == code, result.output
+    return result.stdout
+
+
+def wait_for(condition, process: subprocess.Popen[bytes], seconds: float = 500) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, "ended too early"
+        assert time.monotonic() < until
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory) -> Path:
+    """The folder of a comparison on the shipped network, by the command, in one go."""
+    folder = tmp_path_factory.mktemp("demo")
+    run(*ON_DEMO, "-o", folder, "-q")
+    return folder
+
+
+@pytest.mark.timeout(600)  # seconds on a machine that has nothing else to do
+@pytest.mark.parametrize("jobs", ["1", pytest.param("2", marks=pytest.mark.slow)])
+def test_killed_it_goes_on_and_ends_the_same(demo, tmp_path, jobs):
+    """The real program, on the shipped network and images, killed by force in the middle of a training."""
+    folder, rows = tmp_path / "killed", tmp_path / "killed" / "rows.jsonl"
+    process = subprocess.Popen(
+        [*PROGRAM, *ON_DEMO, "--jobs", jobs, "-o", str(folder), "-q"], start_new_session=True
+    )
+    try:
+        wait_for(lambda: rows.exists() and rows.read_bytes().count(b"\n") >= 1, process)
+        if jobs == "1":
+            wait_for(lambda: any((folder / "runs").glob("random*/log.jsonl")), process)
+    finally:
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    written = rows.read_bytes().count(b"\n")
+    goes_on = CliRunner().invoke(app, [*ON_DEMO, "-o", str(folder)])
+    assert goes_on.exit_code == 0, goes_on.output
+    assert f"{written} of 2 rows are there already" in goes_on.stderr
+    assert plain(load(folder)) == plain(load(demo))
+
+
+@pytest.mark.timeout(600)
+def test_two_processes_make_the_same_rows_until_ctrl_c(demo, tmp_path):
+    """The real program with two processes at work, stopped as a terminal does it: all of them at once."""
+    process = subprocess.Popen(
+        [*PROGRAM, *ON_DEMO, "--jobs", "2", "--seed", "0,1,2,3", "-o", str(tmp_path)],
+        stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )  # fmt: skip
+    rows = tmp_path / "rows.jsonl"
+    alone = plain(load(demo))  # those of seed 0, which come first
+    try:
+        wait_for(lambda: rows.exists() and alone.keys() <= plain(load(tmp_path)).keys(), process)
+    finally:
+        os.killpg(process.pid, signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert b"Traceback" not in errors
+    assert errors.decode().strip().endswith("slimilar: stopped")
+    assert alone.items() <= plain(load(tmp_path)).items()
+
+
+def test_the_command_writes_table_data_and_curves(tmp_path):
+    words = [*ON_DEMO, "--substitute", "own,mean", "--epochs", "0", "-o", tmp_path]
+    answer = json.loads(run(*words, "--json"))
+    assert len(answer["rows"]) == 4
+    names = {Path(file).name for file in answer["files"]}
+    assert names == {"comparison.md", "comparison.csv", "comparison.png", "comparison.svg"}
+    text = (tmp_path / "comparison.md").read_text()
+    assert "Command: `slimilar compare slimilar:demo --data demo --criteria magnitude-l1,random" in text
+    assert "| magnitude-l1 | none (own) |" in text
+    with open(tmp_path / "comparison.csv") as file:
+        assert [row["criterion"] for row in csv.DictReader(file)] == ["magnitude-l1"] * 2 + ["random"] * 2
+    assert (tmp_path / "comparison.png").read_bytes().startswith(b"\x89PNG")
+    svg = (tmp_path / "comparison.svg").read_text()
+    assert "all with substitute mean, right after pruning" in svg
+    assert "after fine-tuning" not in svg
+    shown = run(*words)
+    assert "FLOPs budget 0.6" in shown
+    assert (tmp_path / "comparison.svg").read_text() == svg
+
+
+def test_settings_are_chosen_on_training_pictures_kept_out():
+    words = ("slimilar:demo", None, (), None, "demo", "auto")
+    found, every = Named(*words, None, None, 56)(), demo_images("train")
+    assert (len(found.train), len(found.test)) == (200, 56)
+    both = torch.cat([found.train.images, found.test.images]).flatten(1)
+    assert torch.equal(both.unique(dim=0), every.images.flatten(1).unique(dim=0))
+    assert len(set(found.test.labels.tolist())) == 10
+    some = Named(*words, 100, 30, 56)()
+    assert (len(some.train), len(some.test)) == (100, 30)
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--seed", "one"], "--seed must be whole numbers"),
+        (["--criteria", ","], "--criteria must name at least one"),
+        (["--engine", "slurm"], "engine must be one of"),
+        (["--recipe", "slow"], "recipe must be one of"),
+        (["--held-out", "255"], "must leave some of the 256 training images"),
+        (["--flops", "0.5,7"], "flops must be a share from 0 to 1"),
+        (["--flops", "7G"], "flops must be at most the 89.28 M that the network has"),
+    ],
+)
+def test_misuse_is_a_sentence(tmp_path, words, message):
+    result = CliRunner().invoke(app, [*ON_DEMO, *words, "-o", str(tmp_path)])
+    assert result.exit_code == 2
+    assert re.search(message, result.stderr)
+    assert not (tmp_path / "rows.jsonl").exists()
+
+
+def test_where_nothing_comes_about_the_command_fails(demo, tmp_path):
+    """Not where some rows fail: the table says so, and the others are good."""
+    words = [*ON_DEMO, "--epochs", "0", "-o", str(tmp_path)]
+    none = CliRunner().invoke(app, [*words, "--flops", "0.0005", "--json"])
+    assert none.exit_code == 1
+    said = " ".join(none.stderr.split())
+    assert said.startswith(
+        "slimilar: at least one of the 2 networks asked for must come about, but none did; the first"
+    )
+    assert "magnitude-l1 at 0.0005, because flops must be at least" in said
+    assert "--residual joint" in said
+    assert [row["error"] is None for row in json.loads(none.stdout)["rows"]] == [False, False]
+    some = CliRunner().invoke(app, [*words, "--flops", "0.0005,0.6", "--criteria", "random"])
+    assert some.exit_code == 0, some.output
+    assert "random, none, 0.0005, seed 0: flops must be at least" in " ".join(some.stdout.split())
+
+
+def test_criteria_are_listed_with_what_they_need():
+    shown = run("criteria")
+    for name in available():
+        assert re.search(rf"^ {name} .* {facts(name).needs} ", shown, re.MULTILINE), name
+    assert json.loads(run("criteria", "--json"))["span"]["needs"] == "images"
+
+
+# --- drawing ------------------------------------------------------------------------------------------------------
+
+
+def test_labels_are_pushed_apart_no_further_than_need_be():
+    assert apart([], 1, 0, 10) == []
+    assert apart([1, 4, 9], 1, 0, 10) == [1, 4, 9]
+    assert apart([5, 5, 5], 1, 0, 10) == [4, 5, 6]
+    assert apart([0, 0], 1, 0, 10) == [0, 1]
+    assert apart([10, 10], 1, 0, 10) == [9, 10]

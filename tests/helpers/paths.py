@@ -1,0 +1,11 @@
+"""Where things stand in the repository."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+TESTS = ROOT / "tests"
+HELPERS = TESTS / "helpers"
+BENCHMARKS = ROOT / "benchmarks"
+DOCS = ROOT / "docs"
