@@ -55,8 +55,8 @@ def hold_out(batches: Sequence[Tensor]) -> Holdout:
 def even_batches(images: Tensor, most: int) -> list[Tensor]:
     """Return batches of one size, at most `most`, that leave out as few images as possible.
 
-    >>> [len(b) for b in even_batches(torch.zeros(10), most=4)], [len(b) for b in even_batches(torch.zeros(3), 8)]
-    ([2, 2, 2, 2, 2], [3])
+    >>> [len(b) for b in even_batches(torch.zeros(9), most=4)], [len(b) for b in even_batches(torch.zeros(3), 8)]
+    ([3, 3, 3], [3])
     """
     count = len(images)
     if count == 0:

@@ -34,6 +34,7 @@ Ints = NDArray[np.int64]
 
 _LARGEST = 4096  # positions of a consumer whose covariance is worth holding
 _UNKNOWNS = 4608  # of a kernel that is refitted as a whole, half as many in large networks; before, channels are mixed
+_LIVE = 250_000_000  # numbers held of all images; where activations are large, some images join later
 _ROWS = 4  # patches for each unknown
 _CAREFUL = 1.0  # the ridge where there is no image to measure on
 
@@ -123,7 +124,7 @@ class Scan:
         """Walk through the network; a group with one consumer is settled when that is reached."""
         alone = self._alone()
         generator = torch.Generator().manual_seed(self.sight.seed)
-        fit, held_out = (_States.of(self.sight.program, part) for part in (self.looked, self.checked))
+        fit, held_out = (_States(self.sight.program, part) for part in (self.looked, self.checked))
         for i, consumer in enumerate(self.consumers):
             for states in (fit, held_out):
                 states.advance(self.tensors, consumer.op)
@@ -149,7 +150,7 @@ class Scan:
         )
         loud = self._kernels(consumer).diagonal()[removed]
         nothing = torch.zeros(len(kept), len(removed), dtype=torch.float64)
-        self.strengths[consumer.op] = held_out_strength(a, b, nothing, loud)
+        self.strengths[consumer.op] = held_out_strength(a, b, nothing, loud)[0]
 
     def _alone(self) -> dict[int, int]:
         """Return the consumers (by operator) that are the only one of their group, and whose kernel can be refitted."""
@@ -250,7 +251,7 @@ class Scan:
         kernel = self.tensors[consumer.weight].index_select(1, left).flatten(1).T.double()
         at = unknowns_of(chosen.sort().values, taps)
         a, b = _reading(seen, kernel, at), _reading(checked, kernel, at)
-        return held_out_strength(a, b, kernel[at], self._heard(consumer))
+        return held_out_strength(a, b, kernel[at], self._heard(consumer))[0]
 
     def _places(self, consumer: ConsumerLayer) -> int:
         """Return at how many places of a image a consumer looks."""
@@ -352,25 +353,23 @@ class Scan:
         return divergence([values[v] for v in program.outputs], wanted)
 
 
-@dataclass(eq=False)
 class _States:
-    """Images on their way through the network, in batches of one size."""
+    """Images on their way through the network, in batches of one size; where activations are large, some wait."""
 
-    program: replay.Program
-    values: list[replay.Values]
-    position: int = 0
-
-    @staticmethod
-    def of(program: replay.Program, batches: Sequence[Tensor]) -> _States:
-        """Return batches in front of the first operator."""
-        fitting = replay.resized(program, len(batches[0]))
-        return _States(fitting, [replay.start(fitting, [b]) for b in batches])
+    def __init__(self, program: replay.Program, batches: Sequence[Tensor]) -> None:
+        self.program = replay.resized(program, len(batches[0]))
+        self.values = [replay.start(self.program, [batches[0]])]
+        self._waiting, self._position = list(batches[1:]), 0
 
     def advance(self, tensors: replay.Tensors, op: int) -> None:
-        """Run all of them up to an operator."""
+        """Run all of them up to an operator; those that waited join where there is room for them."""
         for values in self.values:
-            replay.run(self.program, values, tensors, self.position, op)
-        self.position = op
+            replay.run(self.program, values, tensors, self._position, op)
+        self._position = op
+        live = sum(t.numel() for t in self.values[0].values())
+        while self._waiting and (len(self.values) + 1) * live <= _LIVE:
+            self.values.append(replay.start(self.program, [self._waiting.pop(0)]))
+            replay.run(self.program, self.values[-1], tensors, 0, op)
 
     def pixels(self, consumer: ConsumerLayer, generator: torch.Generator) -> Moments:
         """Return the moments of the channels that a consumer sees."""

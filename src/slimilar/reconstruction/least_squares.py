@@ -29,6 +29,7 @@ from slimilar.reconstruction.targets import Pair, scale_of, target_of
 Kept = NDArray[np.bool_]
 
 _AHEAD = 110_000_000  # numbers that the original wrote ahead of the pruned network, of all batches
+LIVE = 400_000_000  # numbers that both versions hold; where activations are large, some images join later
 _PASSES = 32  # multiply-adds that one look at an output is worth: it is memory that takes the time
 _CAREFUL = 1.0  # the ridge where a single image leaves nothing to measure on
 LARGEST = 6000  # unknowns of one output channel; beyond, only channels are mixed and kernels keep their shape
@@ -107,17 +108,30 @@ def substitute_linear(
     if exchange.spare.any():
         network.heard = fisher_weights(program, [s.op for s in consumers], tensors, batches[0], settings.seed)
     touched = [s for s in consumers if settings.polish or not _stays(s, kept).all()]
-    pairs = [Pair(values, dict(values)) for values in (replay.start(program, [b]) for b in batches)]
-    position = 0
+    pairs, waiting, position = [_pair(program, batches[0])], list(batches[1:]), 0
     with torch.no_grad():
         for i, consumer in enumerate(touched):
             for pair in pairs:
                 _advance(program, network, pair, position, consumer.op)
             position = consumer.op
+            while waiting and (len(pairs) + 1) * _live(pairs[0]) <= LIVE:
+                pairs.append(_pair(program, waiting.pop(0)))
+                _advance(program, network, pairs[-1], 0, position)
             _fit(program, network, pairs, consumer, exchange, settings)
             if progress is not None:
                 progress(i + 1, len(touched))
     return network
+
+
+def _pair(program: Program, batch: Tensor) -> Pair:
+    values = replay.start(program, [batch])
+    return Pair(values, dict(values))
+
+
+def _live(pair: Pair) -> int:
+    """Return how many numbers both versions hold of one batch."""
+    held = {id(t): t.numel() for values in (pair.original, pair.pruned) for t in values.values()}
+    return sum(held.values())
 
 
 def _stays(consumer: ConsumerLayer, kept: Kept) -> Kept:
@@ -281,7 +295,7 @@ def _regression(
         loud = weight.double().movedim(1, 0).flatten(1).square().sum(1)
         heard = loud[torch.from_numpy(consumer.weight_index)[removed]]
         zeros = torch.zeros(len(kept), len(removed), dtype=torch.float64)
-        strength = held_out_strength(both[0], both[1], zeros, heard)
+        strength = held_out_strength(both[0], both[1], zeros, heard)[0]
     mean, covariance = merged(fit, held_out)
     return regression(mean, covariance, _CAREFUL if strength is None else strength)
 

@@ -18,7 +18,13 @@ from torch import Tensor
 
 from slimilar.calibration.consumers import ConsumerLayer, at_places, patches
 from slimilar.calibration.replay import Program
-from slimilar.reconstruction.ridge import Statistics, held_out_strength, leave_one_out_strength, pooled
+from slimilar.reconstruction.ridge import (
+    Statistics,
+    held_out_error,
+    held_out_strength,
+    leave_one_out_strength,
+    pooled,
+)
 from slimilar.reconstruction.solvers import Moments, block_elimination, unknowns_of
 from slimilar.reconstruction.solvers import level as level_of
 from slimilar.reconstruction.targets import ReconstructionTarget
@@ -125,18 +131,21 @@ def fit(
     """
     size = len(prior)
     x, y, level = samples.all()
+    channels = torch.arange(size // taps)
+    likely = channels if likely is None else likely
+    exchange = width is not None and width < len(channels)
+    choice = Choice(taps, weight, width or len(channels), fixed, likely)
     if strength is None:
-        at = torch.arange(size) if likely is None else unknowns_of(likely, taps)
-        seen, strength = _judged(samples, prior, at, weight)
+        seen, strength, exchange = _judged(samples, prior, choice, exchange)
     else:
         seen = _statistics(x, y, torch.ones(len(x), dtype=torch.bool))
     inside = seen.covariance
     strength = level_of(inside, strength)
     inside.diagonal().add_(strength)
     cross = seen.cross + strength * prior
-    chosen = torch.arange(size // taps)
-    if width is not None and width < len(chosen):
-        chosen = block_elimination(inside, cross, taps, weight, width, fixed).left
+    chosen = channels if width is None else likely
+    if exchange:
+        chosen = choice.eliminated(inside, cross)
     unknowns = unknowns_of(chosen, taps)
     if len(unknowns) < size:
         inside = inside[unknowns][:, unknowns]
@@ -156,19 +165,56 @@ def fit(
     return Fit(kernel, constant, chosen)
 
 
-def _judged(samples: Samples, prior: Tensor, at: Tensor, weight: Tensor) -> tuple[Statistics, float]:
-    """Return the statistics of all samples, and the ridge for some unknowns that errs least on held-out images."""
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """Which channels, of `taps` unknowns each, a kernel may read: `width` of them, the `fixed` ones in any case.
+
+    The `likely` ones are those that were chosen before. Outputs count by `weight`.
+    """
+
+    taps: int
+    weight: Tensor
+    width: int
+    fixed: Tensor
+    likely: Tensor
+
+    def eliminated(self, inside: Tensor, cross: Tensor) -> Tensor:
+        """Return the channels that backward elimination leaves."""
+        return block_elimination(inside, cross, self.taps, self.weight, self.width, self.fixed).left
+
+
+def _judged(
+    samples: Samples, prior: Tensor, choice: Choice, exchange: bool
+) -> tuple[Statistics, float, bool]:
+    """Return the statistics of all samples, the ridge that errs least on held-out images, and whether to exchange.
+
+    Channels are exchanged only where those that elimination finds on the fitted images err less on the others.
+    """
     x, y, _ = samples.all()
     fitted = samples.images % _EVERY != _EVERY - 1
-    everything = torch.ones_like(fitted)
+    everything, at = torch.ones_like(fitted), unknowns_of(choice.likely, choice.taps)
     if len(x) <= _ALONE and len(samples.images.unique()) == len(x) > 1:
-        return _statistics(x, y, everything), leave_one_out_strength(x[:, at], y, prior[at], weight)
+        strength = leave_one_out_strength(x[:, at], y, prior[at], choice.weight)
+        return _statistics(x, y, everything), strength, False
     if not bool(fitted.any()) or bool(fitted.all()):  # too few images to tell
-        return _statistics(x, y, everything), _CAREFUL
+        return _statistics(x, y, everything), _CAREFUL, False
     fit, held_out = _statistics(x, y, fitted), _statistics(x, y, ~fitted)
-    strength = held_out_strength(fit.only(at), held_out.only(at), prior[at], weight)
+    strength, error = held_out_strength(fit.only(at), held_out.only(at), prior[at], choice.weight)
+    if exchange:
+        exchange = _exchanged_error(fit, held_out, prior, choice, strength) < error
     together = pooled(fit, held_out)
-    return together, strength * fit.count / together.count
+    return together, strength * fit.count / together.count, exchange
+
+
+def _exchanged_error(
+    fit: Statistics, held_out: Statistics, prior: Tensor, choice: Choice, strength: float
+) -> float:
+    """Return the held-out error of the kernel on those channels that elimination finds on the fitted images."""
+    amount = level_of(fit.covariance, strength)
+    inside = fit.covariance.clone()
+    inside.diagonal().add_(amount)
+    at = unknowns_of(choice.eliminated(inside, fit.cross + amount * prior), choice.taps)
+    return held_out_error(fit.only(at), held_out.only(at), prior[at], choice.weight, strength)
 
 
 def _statistics(x: Tensor, y: Tensor, chosen: Tensor) -> Statistics:

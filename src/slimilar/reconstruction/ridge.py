@@ -72,12 +72,21 @@ def merged(a: Moments, b: Moments) -> tuple[Tensor, Tensor]:
     return found.mean, found.covariance
 
 
-def held_out_strength(fit: Statistics, held_out: Statistics, prior: Tensor, weight: Tensor) -> float:
-    r"""Return the $\lambda$, relative to the mean variance, whose kernel errs least on held-out samples.
+def held_out_strength(
+    fit: Statistics, held_out: Statistics, prior: Tensor, weight: Tensor
+) -> tuple[float, float]:
+    r"""Return the $\lambda$, relative to the mean variance, whose kernel errs least on held-out samples, and its error.
 
-    Outputs count by `weight`.
+    Outputs count by `weight`. The error is up to the variance of the targets, which no kernel changes.
     """
-    return _descend(lambda strength: _error(_kernel(fit, prior, strength), fit, held_out, weight))
+    return _descend(lambda strength: held_out_error(fit, held_out, prior, weight, strength))
+
+
+def held_out_error(
+    fit: Statistics, held_out: Statistics, prior: Tensor, weight: Tensor, strength: float
+) -> float:
+    """Return the error on held-out samples of the kernel that is fitted with a ridge."""
+    return _error(_kernel(fit, prior, strength), fit, held_out, weight)
 
 
 def leave_one_out_strength(x: Tensor, y: Tensor, prior: Tensor, weight: Tensor) -> float:
@@ -88,7 +97,7 @@ def leave_one_out_strength(x: Tensor, y: Tensor, prior: Tensor, weight: Tensor) 
     def error(strength: float) -> float:
         return float((weight * leave_one_out(x, y, prior, strength * scale).square().mean(0)).sum())
 
-    return _descend(error)
+    return _descend(error)[0]
 
 
 def leave_one_out(x: Tensor, y: Tensor, prior: Tensor, strength: float) -> Tensor:
@@ -115,7 +124,7 @@ def leave_one_out(x: Tensor, y: Tensor, prior: Tensor, strength: float) -> Tenso
     return found
 
 
-def _descend(error: Callable[[float], float]) -> float:
+def _descend(error: Callable[[float], float]) -> tuple[float, float]:
     """Walk along the grid from its usual place while the error falls, to stronger ridges or else to weaker ones."""
     errors: dict[int, float] = {}
 
@@ -130,7 +139,7 @@ def _descend(error: Callable[[float], float]) -> float:
             best += step
         if best != _START:
             break
-    return _GRID[best]
+    return _GRID[best], at(best)
 
 
 def _kernel(fit: Statistics, prior: Tensor, strength: float) -> Tensor:
