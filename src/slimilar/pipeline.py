@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -14,9 +14,11 @@ from torch import Tensor, nn
 from slimilar.calibration.batches import batch_size, gather, labelled_batches
 from slimilar.calibration.calibration_set import MAX_IMAGES, Progress, wants_synthesis
 from slimilar.calibration.synthesis import synthesize
-from slimilar.criteria import Criterion, Sight, Weights, automatic, facts, make
+from slimilar.criteria import ENOUGH, Criterion, Sight, Weights, automatic, facts, make
 from slimilar.criteria.base import check_needs, check_training, phases_of
-from slimilar.errors import InvalidInput, VerificationError
+from slimilar.criteria.candidates import ALTERNATIVES, Candidate, best
+from slimilar.criteria.candidates import compare as held_out_scores
+from slimilar.errors import InvalidInput, NothingToPrune, UnreachableBudget, VerificationError
 from slimilar.graph.groups import ChannelGroup, Frozen, Residual
 from slimilar.graph.reasons import FreezeKind
 from slimilar.graph.structure import Structure
@@ -39,6 +41,7 @@ from slimilar.utils.modules import check_model, named_modules, named_tensors
 from slimilar.utils.pytree import Example
 from slimilar.utils.suggestions import choose
 
+Stream = Residual | Literal["auto"]
 HISTORY = "slimilar_surgery"  # the attribute in which a pruned model remembers how it was made from its class
 
 
@@ -53,6 +56,8 @@ class Result:
     error: float | None  # largest relative difference from the masked original; None if not verified
     substitute: str = "none"  # what the consumers of removed channels do instead
     images: Tensor | None = None  # those synthesised for calibration, if any
+    scores: Mapping[str, float] = field(default_factory=dict)  # candidate -> divergence on held-out images
+    notes: tuple[str, ...] = ()  # what "auto" decided, and why
 
     @property
     def kept(self) -> Mapping[str, tuple[int, ...]]:
@@ -73,6 +78,7 @@ class Result:
             a, b = getattr(before, kind), getattr(after, kind)
             lines.append(f"{label}: {human(a)} -> {human(b)} (-{1 - b / max(1, a):.1%})")
         lines.append(f"threshold {self.cut.threshold:.4g}, {len(self.plan.frozen)} groups left whole")
+        lines += self.notes
         return "\n".join(lines)
 
 
@@ -84,7 +90,7 @@ def analyze(
     calibration: Any = None,
     labels: Tensor | None = None,
     linkage: Linkage = "average",
-    residual: Residual = "inner",
+    residual: Stream = "inner",
     exclude: Iterable[str | nn.Module] = (),
     min_channels: int = 1,
     seed: int = 0,
@@ -117,7 +123,7 @@ def analyze(
         else labelled_batches(calibration, labels, example, batch_size(example), MAX_IMAGES)
     )
     check_needs(chosen, declared, calibration is not None, known is not None)
-    structure = find_structure(model, example, residual)
+    structure = find_structure(model, example, _streams(residual, chosen))
     costs = cost_model(structure.trace, structure.grouping)
     sight = None
     if batches:
@@ -143,7 +149,7 @@ def prune(
     calibration: Any = None,
     labels: Tensor | None = None,
     linkage: Linkage = "average",
-    residual: Residual = "inner",
+    residual: Stream = "inner",
     exclude: Iterable[str | nn.Module] = (),
     min_channels: int = 1,
     verify: bool = True,
@@ -178,26 +184,69 @@ def prune(
     elif calibration is not None:  # once: a generator has no second pass, a shuffled loader another one
         calibration, beside = gather(calibration, MAX_IMAGES)
         labels = beside if labels is None else labels
-    if criterion == "auto":
-        criterion = automatic(0 if calibration is None else len(calibration), threshold)
-    plan = analyze(
-        model, example, criterion=criterion, calibration=calibration, labels=labels, linkage=linkage,
-        residual=residual, exclude=exclude, min_channels=min_channels, seed=seed, progress=progress,
-    )  # fmt: skip
-    if not plan.groups:
-        raise nothing(plan.frozen)
-    how = settle(substitute, model, example, plan)
-    if how != "none":
-        flops, params = leave_room(model, example, plan, flops, params)
-    cut = plan.at(
-        threshold, flops=flops, macs=macs, params=params, ratio=ratio, quantile=quantile, round_to=round_to,
-        thresholds=thresholds,
-    )  # fmt: skip
+    amount = 0 if calibration is None else len(calibration)
+    asked, wanted = criterion, automatic(amount, threshold) if criterion == "auto" else criterion
+    notes: tuple[str, ...] = ()
+    if asked == "auto" and 0 < amount < ENOUGH:
+        calibration, notes = None, (_few(amount),)
+
+    def candidate(name: str, criterion: Criterion | str, residual: Stream, fitted: bool = True) -> Candidate:
+        plan = analyze(
+            model, example, criterion=criterion, calibration=calibration, labels=labels, linkage=linkage,
+            residual=residual, exclude=exclude, min_channels=min_channels, seed=seed, progress=progress,
+        )  # fmt: skip
+        if not plan.groups:
+            raise nothing(plan.frozen)
+        how = settle(substitute, model, example, plan)
+        room = leave_room(model, example, plan, flops, params) if how != "none" else (flops, params)
+        cut = plan.at(
+            threshold, flops=room[0], macs=macs, params=room[1], ratio=ratio, quantile=quantile,
+            round_to=round_to, thresholds=thresholds,
+        )  # fmt: skip
+        return Candidate(name, plan, cut, fitted)
+
+    chosen = candidate(wanted if isinstance(wanted, str) else wanted.name, wanted, residual)
+    how = settle(substitute, model, example, chosen.plan)
+    scores: dict[str, float] = {}
+    if asked == "auto" and wanted == "span" and how == "linear" and calibration is not None:
+        streams: tuple[Stream, ...] = ("inner",) if residual == "auto" else ()
+        others = [_attempt(candidate, "span, inner channels", wanted, stream) for stream in streams]
+        others += [_attempt(candidate, name, name, residual) for name in ALTERNATIVES]
+        free = [replace(c, name=f"{c.name}, data-free", fitted=False) for c in others[-1:] if c is not None]
+        candidates = [chosen, *(c for c in others if c is not None), *free]
+        scores = held_out_scores(model, example, candidates, calibration, seed, progress)
+        chosen = next(c for c in candidates if c.name == best(scores))
+        notes = (_told(chosen.name, scores),)
     result = apply(
-        model, example, plan, cut, substitute=how, calibration=calibration, verify=verify, seed=seed,
-        progress=progress,
+        model, example, chosen.plan, chosen.cut, substitute=how, calibration=calibration if chosen.fitted else None,
+        verify=verify, seed=seed, progress=progress,
     )  # fmt: skip
-    return replace(result, images=images)
+    return replace(result, images=images, scores=scores, notes=notes)
+
+
+def _attempt(
+    make_candidate: Callable[[str, Criterion | str, Stream], Candidate],
+    name: str,
+    criterion: Criterion | str,
+    residual: Stream,
+) -> Candidate | None:
+    """Return a candidate, or None where its criterion has no order for the layers or cannot reach the budget."""
+    try:
+        return make_candidate(name, criterion, residual)
+    except (NothingToPrune, UnreachableBudget):
+        return None
+
+
+def _few(amount: int) -> str:
+    return (
+        f"{amount} images are too few to fit to some and measure on others: pruned without data; pass "
+        f"{ENOUGH} or more"
+    )
+
+
+def _told(name: str, scores: Mapping[str, float]) -> str:
+    listed = ", ".join(f"{other} {score:.4f}" for other, score in scores.items())
+    return f"chosen on held-out images: {name} (divergence: {listed})"
 
 
 def apply(
@@ -326,9 +375,16 @@ def _check_example(example: Example) -> None:
         )
 
 
+def _streams(residual: Stream, criterion: Criterion) -> Residual:
+    """Return what "auto" stands for: a criterion that measures damage may take stream channels where it is less."""
+    if residual != "auto":
+        return residual
+    return "joint" if criterion.name == "span" else "inner"
+
+
 def _check_options(residual: str, min_channels: int) -> None:
-    if residual not in ("inner", "select", "joint"):
-        raise InvalidInput(f'residual must be "inner", "select" or "joint", got {residual!r}')
+    if residual not in ("inner", "select", "joint", "auto"):
+        raise InvalidInput(f'residual must be "inner", "select", "joint" or "auto", got {residual!r}')
     if isinstance(min_channels, bool) or not isinstance(min_channels, int) or min_channels < 1:
         raise InvalidInput(f"min_channels must be a whole number of at least 1, got {min_channels!r}")
 

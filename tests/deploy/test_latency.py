@@ -83,5 +83,3 @@ def test_a_budget_finds_the_mildest_cut_that_meets_it(monkeypatch):
     assert found.ratio.value == found.cut.macs / plan.before.macs
     with pytest.raises(UnreachableBudget, match="latency must be at least"):
         within(model, images(1), plan, 1e-6)
-
-

@@ -65,9 +65,7 @@ def _entry(maker: Callable[[], Criterion], facts: Facts | None = None) -> _Entry
     return _Entry(lambda _: maker(), facts)
 
 
-ENOUGH = (
-    32  # images: with fewer, what they span is chance, and similarity does better (benchmarks/few_images.py)
-)
+ENOUGH = 16  # images: with fewer, a quarter of them says nothing about the others
 
 _KNOWN: dict[str, _Entry] = {
     "similarity": _Entry(lambda linkage: Similarity(linkage), Similarity.facts),
@@ -127,7 +125,7 @@ def available() -> tuple[str, ...]:
 def automatic(images: int, threshold: float | None = None) -> str:
     """Return what "auto" stands for: `span` for a budget with images enough, else the paper's similarity.
 
-    >>> automatic(0), automatic(16), automatic(1024), automatic(1024, threshold=0.1)
+    >>> automatic(0), automatic(15), automatic(1024), automatic(1024, threshold=0.1)
     ('similarity', 'similarity', 'span', 'similarity')
     """
     return "span" if images >= ENOUGH and threshold is None else "similarity"

@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional
 
 from slimilar.calibration import replay
 from slimilar.calibration.batches import AFFORDED
 from slimilar.calibration.consumers import ConsumerLayer, find_consumers, is_conv, patches, pixels
-from slimilar.calibration.fisher import are_class_scores, fisher_weights, temperature
+from slimilar.calibration.divergence import divergence
+from slimilar.calibration.fisher import fisher_weights
 from slimilar.calibration.holdout import hold_out
 from slimilar.criteria.base import Sight, Weights, free_units
 from slimilar.graph.groups import ChannelGroup
@@ -384,16 +384,3 @@ def _reading(seen: Moments, kernel: Tensor, at: Tensor) -> Statistics:
     """Return the statistics with which some unknowns are fitted to what a kernel makes of all."""
     mean, covariance = seen.mean(), seen.covariance()
     return Statistics(seen.count, mean[at], mean @ kernel, covariance[at][:, at], covariance[at] @ kernel)
-
-
-def divergence(given: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
-    """Return how far outputs are from the original's: KL of softened answers, else relative squared error."""
-    total = 0.0
-    for a, b in zip(given, wanted, strict=True):
-        if are_class_scores(b):
-            heat = temperature(b)
-            p, q = ((scores / heat).log_softmax(1) for scores in (a, b))
-            total += heat**2 * float(functional.kl_div(p, q, log_target=True, reduction="batchmean"))
-        elif b.is_floating_point():
-            total += float((a - b).square().sum() / b.square().sum().clamp_min(1e-12))
-    return total if np.isfinite(total) else 1e6
