@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from slimilar.calibration.batches import batch_size, gather, labelled_batches
+from slimilar.calibration.batches import batch_size, gather, labelled_batches, to_batches
 from slimilar.calibration.calibration_set import MAX_IMAGES, Progress, wants_synthesis
 from slimilar.calibration.synthesis import synthesize
 from slimilar.criteria import ENOUGH, Criterion, Sight, Weights, automatic, facts, make
@@ -188,6 +188,7 @@ def prune(
     asked, wanted = criterion, automatic(amount, threshold) if criterion == "auto" else criterion
     notes: tuple[str, ...] = ()
     if asked == "auto" and 0 < amount < ENOUGH:
+        to_batches(calibration, example, batch_size(example))  # what is wrong with them is said all the same
         calibration, notes = None, (_few(amount),)
 
     def candidate(name: str, criterion: Criterion | str, residual: Stream, fitted: bool = True) -> Candidate:

@@ -21,7 +21,7 @@ from slimilar.calibration.consumers import ConsumerLayer, is_conv, pixels
 from slimilar.calibration.fisher import fisher_weights
 from slimilar.calibration.replay import Held, Program
 from slimilar.reconstruction.channel_mixing import StandIn, absorb, regression
-from slimilar.reconstruction.patches import HELD, PAIRED, Samples, draw, fit
+from slimilar.reconstruction.patches import HELD, PAIRED, Samples, draw, fit, held_out_rows, image_numbers
 from slimilar.reconstruction.ridge import held_out_strength, merged, stand_in_statistics
 from slimilar.reconstruction.solvers import Moments
 from slimilar.reconstruction.targets import Pair, scale_of, target_of
@@ -236,8 +236,8 @@ def _fit_patches(
         if target.plain.numel() * len(pairs) <= _AHEAD:  # else it is made again when its turn comes
             pair.original[program.instructions[consumer.op].outputs[0]] = target.plain
         x = pair.pruned[consumer.value]
-        first = number % settings.distinct * len(x)  # a flip is not another image
-        draw(samples, program, consumer, x, candidates, target, shape, each, conv, generator, first)
+        numbers = image_numbers(number, min(settings.distinct, len(pairs)), len(x))
+        draw(samples, program, consumer, x, candidates, target, shape, each, conv, generator, numbers)
     prior = weight.index_select(1, candidates).reshape(outputs, -1).T.double()
     scale = torch.ones(1) if consumer.norm is None else scale_of(program, network.original, consumer.norm)
     heard = network.heard.get(consumer.op, torch.ones(outputs))
@@ -270,8 +270,8 @@ def _fit_mixing(
     parts = Moments(len(consumer.units)), Moments(len(consumer.units))  # fitted to, and held out
     for number, pair in enumerate(pairs):
         x = pair.pruned[consumer.value]
-        images = number % settings.distinct * len(x) + torch.arange(len(x))
-        for part, chosen in zip(parts, (images % 4 != 3, images % 4 == 3), strict=True):
+        held = held_out_rows(image_numbers(number, min(settings.distinct, len(pairs)), len(x)))
+        for part, chosen in zip(parts, (~held, held), strict=True):
             if bool(chosen.any()):
                 most = 100_000 * int(chosen.sum()) // (len(pairs) * len(x))
                 part.add(pixels(x[chosen], consumer.axis, most, generator))

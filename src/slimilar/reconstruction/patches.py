@@ -25,7 +25,7 @@ from slimilar.reconstruction.ridge import (
     leave_one_out_strength,
     pooled,
 )
-from slimilar.reconstruction.solvers import Moments, block_elimination, unknowns_of
+from slimilar.reconstruction.solvers import Moments, block_elimination, positive_definite, unknowns_of
 from slimilar.reconstruction.solvers import level as level_of
 from slimilar.reconstruction.targets import ReconstructionTarget
 
@@ -91,16 +91,17 @@ class Fit:
 def draw(
     samples: Samples, program: Program, consumer: ConsumerLayer, x: Tensor, channels: Tensor,
     target: ReconstructionTarget, taps: tuple[int, ...], most: int, conv: bool, generator: torch.Generator,
-    first_image: int = 0,
+    numbers: Tensor | None = None,
 ) -> None:  # fmt: skip
     """Add samples of one batch, of some channels, at most so many (at least one of every image).
 
-    `first_image` is the number of the batch's first image.
+    `numbers` are those of the batch's images (see `image_numbers`).
     """
+    numbers = torch.arange(len(x)) if numbers is None else numbers
     if not conv:
         rows = x.movedim(consumer.axis, -1).flatten(0, -2)
         pick = torch.randperm(len(rows), generator=generator)[:most]
-        images = first_image + pick // (len(rows) // len(x))
+        images = numbers[pick // (len(rows) // len(x))]
         samples.add(
             rows[pick].index_select(1, channels), *target.at(lambda t: t.flatten(0, -2)[pick]), images
         )
@@ -112,8 +113,27 @@ def draw(
         some = slice(first, first + step)
         chosen = torch.randperm(places, generator=generator)[:each]
         seen = patches(x[some], program.instructions[consumer.op], taps, chosen, channels)
-        images = (first_image + torch.arange(len(x))[some]).repeat_interleave(len(chosen))
+        images = numbers[some].repeat_interleave(len(chosen))
         samples.add(seen, *target.at(partial(_some_of, some=some, places=chosen)), images)
+
+
+def image_numbers(batch: int, distinct: int, size: int) -> Tensor:
+    """Return the numbers of a batch's images; batches from `distinct` on are horizontal flips of the first ones.
+
+    Of every four numbers the last is held out. With four batches or more, that is every fourth batch as a whole.
+
+    >>> image_numbers(5, 8, 3).tolist(), image_numbers(13, 8, 3).tolist(), image_numbers(1, 2, 3).tolist()
+    ([13, 17, 21], [13, 17, 21], [3, 4, 5])
+    """
+    batch %= distinct
+    if distinct < _EVERY:
+        return batch * size + torch.arange(size)
+    return (batch // _EVERY * size + torch.arange(size)) * _EVERY + batch % _EVERY
+
+
+def held_out_rows(images: Tensor) -> Tensor:
+    """Tell for every row, by the number of its image, whether it is held out."""
+    return images % _EVERY == _EVERY - 1
 
 
 def _some_of(images: Tensor, some: slice, places: Tensor) -> Tensor:
@@ -140,8 +160,7 @@ def fit(
     else:
         seen = _statistics(x, y, torch.ones(len(x), dtype=torch.bool))
     inside = seen.covariance
-    strength = level_of(inside, strength)
-    inside.diagonal().add_(strength)
+    strength = positive_definite(inside, level_of(inside, strength))
     cross = seen.cross + strength * prior
     chosen = channels if width is None else likely
     if exchange:
@@ -191,7 +210,7 @@ def _judged(
     Channels are exchanged only where those that elimination finds on the fitted images err less on the others.
     """
     x, y, _ = samples.all()
-    fitted = samples.images % _EVERY != _EVERY - 1
+    fitted = ~held_out_rows(samples.images)
     everything, at = torch.ones_like(fitted), unknowns_of(choice.likely, choice.taps)
     if len(x) <= _ALONE and len(samples.images.unique()) == len(x) > 1:
         strength = leave_one_out_strength(x[:, at], y, prior[at], choice.weight)
@@ -220,9 +239,11 @@ def _exchanged_error(
 def _statistics(x: Tensor, y: Tensor, chosen: Tensor) -> Statistics:
     """Return the statistics of some rows."""
     moments = Moments(x.shape[1], y.shape[1])
-    whole = bool(chosen.all())
     for xs, ys, some in zip(x.split(_PIECE), y.split(_PIECE), chosen.split(_PIECE), strict=True):
-        moments.add(*((xs, ys) if whole else (xs[some], ys[some])))
+        if bool(some.all()):
+            moments.add(xs, ys)
+        elif bool(some.any()):
+            moments.add(xs[some], ys[some])
     return Statistics.of(moments)
 
 

@@ -16,8 +16,8 @@ from torch import Tensor
 
 from slimilar.reconstruction.solvers import Moments, level
 
-_GRID = tuple(10.0**e for e in (-5, -4, -3, -2, -1, 0, 1, 2))  # of the mean variance
-_START = 2  # in the grid: where the search begins
+_GRID = tuple(10.0**e for e in (-4, -3, -2, -1, 0, 1, 2))  # of the mean variance
+_START = 1  # in the grid: where the search begins
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,8 +85,9 @@ def held_out_strength(
 def held_out_error(
     fit: Statistics, held_out: Statistics, prior: Tensor, weight: Tensor, strength: float
 ) -> float:
-    """Return the error on held-out samples of the kernel that is fitted with a ridge."""
-    return _error(_kernel(fit, prior, strength), fit, held_out, weight)
+    """Return the held-out error of the kernel that is fitted with a ridge; infinite where that is too weak."""
+    kernel = _kernel(fit, prior, strength)
+    return float("inf") if kernel is None else _error(kernel, fit, held_out, weight)
 
 
 def leave_one_out_strength(x: Tensor, y: Tensor, prior: Tensor, weight: Tensor) -> float:
@@ -142,10 +143,12 @@ def _descend(error: Callable[[float], float]) -> tuple[float, float]:
     return _GRID[best], at(best)
 
 
-def _kernel(fit: Statistics, prior: Tensor, strength: float) -> Tensor:
+def _kernel(fit: Statistics, prior: Tensor, strength: float) -> Tensor | None:
     inside = fit.covariance.clone()
     inside.diagonal().add_(level(fit.covariance, strength))
-    factor = torch.linalg.cholesky(inside)
+    factor, info = torch.linalg.cholesky_ex(inside)
+    if int(info):  # rounding has left no positive definite matrix
+        return None
     return prior + torch.cholesky_solve(fit.cross - fit.covariance @ prior, factor)
 
 
