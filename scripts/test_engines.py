@@ -44,8 +44,10 @@ def main(words: list[str]) -> int:
     with contextlib.redirect_stdout(text):
         print_header("make test-engines", 0)
     installed = ", ".join(f"{name} {version(name)}" for name in ENGINES)
-    lines = [text.getvalue() + f"# engines   {installed}\n", *outcomes.lines, ""]
-    write_text(RESULTS / "engines.txt", "\n".join(lines))
+    write_text(
+        RESULTS / "engines.txt",
+        "\n".join([text.getvalue() + f"# engines   {installed}\n", *outcomes.lines, ""]),
+    )
     return 0
 
 

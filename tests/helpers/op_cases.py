@@ -176,7 +176,7 @@ CASES: dict[str, tuple[Shapes, Callable[..., Any]]] = {
     "adaptive_max_pool2d": (((1, 2, 1, 1),), lambda x: F.adaptive_max_pool2d(x.expand(1, 2, 4, 4), 2)),
     "max_unpool2d": (
         ((1, 2, 1, 1),),
-        lambda x: F.max_unpool2d(*F.max_pool2d(x.expand(1, 2, 4, 4), 2, return_indices=True), 2),
+        lambda x: F.max_unpool2d(*F.max_pool2d(x.expand(1, 2, 4, 4), 2, return_indices=True), (2, 2)),
     ),
     "interpolate nearest": (((1, 2, 1, 1),), lambda x: F.interpolate(x, scale_factor=2)),
     "interpolate bilinear": (((1, 2, 1, 1),), lambda x: F.interpolate(x, (3, 3), mode="bilinear")),
@@ -269,7 +269,7 @@ PASSING: dict[str, tuple[int, Callable[[Tensor], Any]]] = {
     "adaptive_avg_pool2d to 2": (4, lambda x: F.adaptive_avg_pool2d(x, 2)),
     "adaptive_max_pool1d": (3, lambda x: F.adaptive_max_pool1d(x, 2)),
     "adaptive_max_pool3d": (5, lambda x: F.adaptive_max_pool3d(x, 2)),
-    "max_unpool3d": (5, lambda x: F.max_unpool3d(*F.max_pool3d(x, 2, return_indices=True), 2)),
+    "max_unpool3d": (5, lambda x: F.max_unpool3d(*F.max_pool3d(x, 2, return_indices=True), (2, 2, 2))),
     "nearest 1d": (3, lambda x: F.interpolate(x, scale_factor=2)),
     "nearest 3d": (5, lambda x: F.interpolate(x, scale_factor=2)),
     "nearest-exact": (4, lambda x: F.interpolate(x, scale_factor=2, mode="nearest-exact")),

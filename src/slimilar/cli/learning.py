@@ -16,7 +16,7 @@ from slimilar.cli.output import Output, Tell, escape, percent
 from slimilar.cli.phases import For, Phase, Stream, Strength, Towards
 
 if TYPE_CHECKING:
-    from slimilar.train import Progress, Recipe, Result, Score
+    from slimilar.train import Progress, Recipe, Score, TrainingResult
 
 Data = Annotated[
     str,
@@ -106,10 +106,10 @@ class _Run:
     """One training from the command line: its data, its progress, its result."""
 
     def __init__(self, out: Output, opened: Opened, data: str, limit: int | None, normalise: str) -> None:
-        from slimilar.train.team import Team
+        from slimilar.train.distributed import DistributedContext
 
         self.opened = opened
-        self.first = Team.join().rank == 0  # of several processes one speaks and writes
+        self.first = DistributedContext.join().is_first  # of several processes, one prints and writes
         self.out = out if self.first else Output(quiet=True)
         self.images = labelled(opened, data, "train", limit, normalise)
         self.test = labelled(opened, data, "test", limit, normalise)
@@ -118,20 +118,20 @@ class _Run:
         self, chosen: Recipe, folder: Path, resume: bool, seed: int,
         tune: bool = False, teacher: Any = None, phase: Phase = Phase(),  # noqa: B008 (frozen)
     ) -> None:  # fmt: skip
-        from slimilar.train import Settings, finetune, train
+        from slimilar.train import TrainingSettings, finetune, train
 
         hooks = phase.hooks(self.opened, chosen)
         with self.out.working("Training") as tell:
             result = (finetune if tune else train)(
                 self.opened.model, self.images, chosen, test=self.test, folder=folder, resume=resume,
-                teacher=teacher, hooks=hooks, settings=Settings(seed=seed, save_every=200),
+                teacher=teacher, hooks=hooks, settings=TrainingSettings(seed=seed, save_every=200),
                 progress=_shown(self.out, tell),
             )  # fmt: skip
         phase.mark(result.model)
         if self.first:
             self._finish(result, folder, phase)
 
-    def _finish(self, result: Result, folder: Path, phase: Phase) -> None:
+    def _finish(self, result: TrainingResult, folder: Path, phase: Phase) -> None:
         from slimilar.deploy.store import save
 
         file = save(result.model, folder / "model.safetensors", source=self.opened.source)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from slimilar.criteria import facts
-from slimilar.data.source import Source
+from slimilar.data.source import ImageSource
 from slimilar.errors import InvalidInput
 from slimilar.graph.groups import Residual
 from slimilar.planning.cost import count, human
@@ -33,8 +33,8 @@ class Subject:
 
     model: nn.Module
     example: Any
-    train: Source
-    test: Source
+    train: ImageSource
+    test: ImageSource
     source: str | None = None  # the name of the network, as `slimilar.load` understands it
 
 
@@ -164,7 +164,7 @@ def digest(model: nn.Module) -> str:
     return sha.hexdigest()[:16]
 
 
-def sample_digest(data: Source) -> str:
+def sample_digest(data: ImageSource) -> str:
     """Return how many images there are, and a fingerprint of some of them as the network sees them."""
     images, labels = data.batch(torch.linspace(0, len(data) - 1, min(_SAMPLED, len(data))).long())
     sha = hashlib.sha256(_bytes(images) + _bytes(labels.long()))

@@ -21,7 +21,7 @@ from slimilar.criteria import Criterion, facts, make, training_hooks
 from slimilar.deploy.store import save
 from slimilar.pipeline import analyze, prune
 from slimilar.planning.cost import count
-from slimilar.train import LAST, Hooks, Recipe, Settings, evaluate, train
+from slimilar.train import LAST, Hooks, Recipe, TrainingSettings, evaluate, train
 from slimilar.train.checkpoint import load_checkpoint, save_checkpoint
 
 PHASES, CHOICES, RUNS, MODELS = "phases", "choices", "runs", "models"
@@ -158,7 +158,7 @@ class Bench:
     ) -> tuple[nn.Module, float, bool]:  # fmt: skip
         """Train, or go on training, without a look at the test images; return the seconds since it went on, too."""
         began, resumed = time.perf_counter(), (place / LAST).exists()
-        settings = Settings(seed=seed, save_every=_SAVE_EVERY, tensorboard=False)
+        settings = TrainingSettings(seed=seed, save_every=_SAVE_EVERY, tensorboard=False)
         done = train(
             model, self.subject.train, recipe, folder=place, resume=True, hooks=hooks, settings=settings
         )

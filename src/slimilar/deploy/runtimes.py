@@ -1,4 +1,4 @@
-"""Ways to run a model: PyTorch, torch.compile, ONNX Runtime, OpenVINO. Each gives a function that runs it once."""
+"""Runtimes for a model: PyTorch, torch.compile, ONNX Runtime, OpenVINO. Each returns a function that runs it once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Run = Callable[[], object]
 
 
 def pytorch(model: nn.Module, example: Example) -> Run:
-    """Run the model as it is, in evaluation mode and without gradients."""
+    """Run the model in PyTorch, in evaluation mode and without gradients."""
     copy = copy_with(model, {}).eval()
     args, kwargs = arguments(example)
 
@@ -33,7 +33,7 @@ def pytorch(model: nn.Module, example: Example) -> Run:
 
 
 def compiled(model: nn.Module, example: Example) -> Run:
-    """Run the model through torch.compile; the compiler runs now, not in the first measurement."""
+    """Run the model with torch.compile; compiled now, not during the first measurement."""
     copy: Any = torch.compile(copy_with(model, {}).eval())
     args, kwargs = arguments(example)
 
@@ -42,13 +42,13 @@ def compiled(model: nn.Module, example: Example) -> Run:
         return copy(*args, **kwargs)
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it warns about its own insides
+        warnings.simplefilter("ignore")  # about its own internals
         run()
     return run
 
 
 def onnxruntime(model: nn.Module, example: Example) -> Run:
-    """Run the model in ONNX Runtime on the CPU, with as many threads as PyTorch has."""
+    """Run the model in ONNX Runtime on the CPU, with the number of threads of PyTorch."""
     runtime = require("onnxruntime")
     options = runtime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
@@ -61,7 +61,7 @@ def onnxruntime(model: nn.Module, example: Example) -> Run:
 
 
 def openvino(model: nn.Module, example: Example) -> Run:
-    """Run the model in OpenVINO on the CPU, in float32: some CPUs announce bfloat16 and then stop at it."""
+    """Run the model in OpenVINO on the CPU, in float32: some CPUs report bfloat16 but fail to execute it."""
     library = require("openvino", "openvino")
     with tempfile.TemporaryDirectory() as folder:
         file = export_onnx(model, Path(folder) / "model.onnx", example, dynamic_batch=False).path
@@ -91,7 +91,7 @@ def available() -> list[str]:
 
 
 def check_engine(name: str) -> str:
-    """Return the name of an engine, or say which there are."""
+    """Return the name of an engine, or raise with the names that exist."""
     if name not in ENGINES:
         raise InvalidInput(f"engine must be one of {', '.join(ENGINES)}, got {name!r}")
     return name

@@ -21,6 +21,7 @@ from slimilar.similarity.partial_linkage import LateOrder
 from slimilar.similarity.removal_order import Cluster, RemovalOrder, clusters_after
 from slimilar.surgery.rewrite import Kept
 from slimilar.utils.suggestions import choose
+from slimilar.utils.wording import listed
 
 Budget = float | int | str
 
@@ -415,16 +416,7 @@ def nothing(frozen: tuple[Frozen, ...]) -> NothingToPrune:
     for f in frozen:
         reasons.setdefault(f.reason, []).append(f.name)
     common = sorted(reasons, key=lambda reason: -len(reasons[reason]))[:5]  # what holds for most comes first
-    listed = "; ".join(f"{_some(reasons[reason])}: {reason}" for reason in common)
+    why = "; ".join(f"{listed(reasons[reason])}: {reason}" for reason in common)
     return NothingToPrune(
-        f"the model must have channels that can leave, but all of them have to stay ({listed})"
+        f"the model must have channels that can leave, but all of them have to stay ({why})"
     )
-
-
-def _some(names: list[str]) -> str:
-    """Return names for a sentence.
-
-    >>> _some(["conv1", "conv2"]), _some(["a", "b", "c", "d"])
-    ('conv1, conv2', 'a, b and 2 more')
-    """
-    return ", ".join(names) if len(names) < 4 else f"{names[0]}, {names[1]} and {len(names) - 2} more"

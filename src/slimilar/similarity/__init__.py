@@ -1,6 +1,6 @@
-r"""Which channels carry the same information: distance, linkage tree, removal order, clusters.
+r"""Channel similarity: distances, linkage trees, removal orders, clusters.
 
-Tensors and arrays only; nothing here knows what a network is.
+Works on tensors and arrays only, not on modules.
 
 >>> import torch
 >>> beta = torch.tensor([0.0, 0.1, 3.0, 3.1, 9.0])

@@ -1,4 +1,4 @@
-"""Train in the processes that a launcher started; each writes what came of it. Run by test_train_team.py."""
+"""Train in the processes that a launcher started; each writes its result. Run by tests/train/test_distributed.py."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 import torch
 
 from helpers.digits import digits, network
-from slimilar.train import Hooks, Recipe, Settings, train
-from slimilar.train.team import Team
+from slimilar.train import Hooks, Recipe, TrainingSettings, train
+from slimilar.train.distributed import DistributedContext
 
 # 41 images remain for the last batch: an odd number, so that the shares of two processes differ.
 RECIPE = Recipe(epochs=3, batch_size=64, lr=0.1, milestones=(2,), ema=0.9)
@@ -19,11 +19,12 @@ MAX_IMAGES = 64 * 4 + 41
 
 
 def sparse(model: torch.nn.Module) -> torch.Tensor:
-    return 1e-3 * sum(m.weight.abs().sum() for m in model if isinstance(m, torch.nn.BatchNorm2d))
+    norms = [m for m in model.modules() if isinstance(m, torch.nn.BatchNorm2d)]
+    return 1e-3 * torch.stack([norm.weight.abs().sum() for norm in norms]).sum()
 
 
 def run(folder: Path) -> dict[str, object]:
-    settings = Settings(seed=1, log_every=1, tensorboard=False)
+    settings = TrainingSettings(seed=1, log_every=1, tensorboard=False)
     result = train(
         network(), digits(0, MAX_IMAGES), RECIPE,
         test=digits(500, 701), folder=folder, hooks=Hooks(regulariser=sparse), settings=settings,
@@ -36,7 +37,7 @@ def run(folder: Path) -> dict[str, object]:
 if __name__ == "__main__":
     torch.set_num_threads(1)
     place, answer = Path(sys.argv[1]), run(Path(sys.argv[1]) / "run")
-    team = Team.join()
-    (place / f"answer-{team.rank}-of-{team.world}.json").write_text(json.dumps(answer))
-    if team.world > 1:
+    context = DistributedContext.join()
+    (place / f"answer-{context.rank}-of-{context.world_size}.json").write_text(json.dumps(answer))
+    if context.world_size > 1:
         torch.distributed.destroy_process_group()

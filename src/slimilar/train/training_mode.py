@@ -1,4 +1,4 @@
-"""Batch norms while a network learns."""
+"""Training mode, with or without new statistics of batch norms."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 
 def set_training(model: nn.Module, freeze_statistics: bool = False) -> None:
-    """Put a network into training mode; its batch norms may go on to use the statistics that they have.
+    """Put a network into training mode; with `freeze_statistics` its batch norms keep and use their statistics.
 
     >>> net = nn.Sequential(nn.BatchNorm2d(3), nn.Dropout())
     >>> set_training(net, freeze_statistics=True)

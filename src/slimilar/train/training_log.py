@@ -8,23 +8,25 @@ from pathlib import Path
 from typing import Any
 
 from slimilar.errors import TrainingError
-from slimilar.train.checkpoint import write_whole
+from slimilar.train.checkpoint import write_file
 
 NAME = "log.jsonl"
 
 
-class Log:
-    """Appends one JSON object a line; a resumed run first drops what came after its checkpoint."""
+class TrainingLog:
+    """Appends one JSON object a line. A resumed run first drops what came after its checkpoint."""
 
     def __init__(
         self, folder: Path, position: tuple[int, int] = (0, 0), tensorboard: bool | None = None
     ) -> None:
         self.file = folder / NAME
         kept = [entry for entry in read_log(folder) if (entry["epoch"], entry["step"]) <= position]
-        write_whole(self.file, "".join(json.dumps(entry) + "\n" for entry in kept).encode())
+        write_file(self.file, "".join(json.dumps(entry) + "\n" for entry in kept).encode())
         self._board = _board(folder, position[1], tensorboard)
 
     def write(self, entry: dict[str, Any]) -> None:
+        """Append an entry."""
+        # Not synced to the disk: entries after the last checkpoint are dropped by a resumed run anyway.
         try:
             with open(self.file, "a", encoding="utf-8") as file:
                 file.write(json.dumps(entry) + "\n")
@@ -39,6 +41,7 @@ class Log:
                     self._board.add_scalar(name, value, entry["step"])
 
     def close(self) -> None:
+        """Close TensorBoard's file."""
         if self._board is not None:
             self._board.close()
 

@@ -19,7 +19,7 @@ from slimilar.data.cifar import NORMALISATIONS
 from slimilar.data.folder import ImageFiles, image_folder
 from slimilar.graph.groups import Residual
 from slimilar.models import CHECKPOINTS, demo_network, pretrained
-from slimilar.train import Score, Settings, evaluate, finetune
+from slimilar.train import Score, TrainingSettings, evaluate, finetune
 from slimilar.utils.row_ledger import RowLedger
 
 LABELS = {
@@ -39,7 +39,7 @@ LABELS = {
 
 
 @dataclass(frozen=True, eq=False)
-class Network:
+class TrainedNetwork:
     """A trained network with its images: all of them normalised as it expects."""
 
     name: str
@@ -69,7 +69,7 @@ class Network:
 
 
 @dataclass(frozen=True, eq=False)
-class Bench:
+class ExperimentRun:
     """One run of an experiment."""
 
     scale: Scale
@@ -78,9 +78,9 @@ class Bench:
     data: Path | None
     seed: int = 0
     work: Path = Path("runs/experiments")  # for work that experiments share, and that they go on with
-    opened: dict[str, Network] = field(default_factory=dict)
+    opened: dict[str, TrainedNetwork] = field(default_factory=dict)
 
-    def network(self, name: str) -> Network:
+    def network(self, name: str) -> TrainedNetwork:
         """Return a network by its name; it is read once."""
         if name not in self.opened:
             self.opened[name] = _open(name, self.scale, self.data, self.seed)
@@ -94,7 +94,7 @@ class Bench:
         network = self.network(name)
         return {"weights": network.digest, **self.score(network, network.model)}
 
-    def score(self, network: Network, model: nn.Module) -> dict[str, Any]:
+    def score(self, network: TrainedNetwork, model: nn.Module) -> dict[str, Any]:
         """Return accuracies in % on the test images."""
         found: Score = evaluate(model, network.test, self.scale.batch)
         return {
@@ -103,7 +103,7 @@ class Bench:
             "images": found.images,
         }
 
-    def finetuned(self, network: Network, model: nn.Module, fitted: bool = False) -> nn.Module:
+    def finetuned(self, network: TrainedNetwork, model: nn.Module, fitted: bool = False) -> nn.Module:
         """Return a pruned network after the scale's fine-tuning, the same for every method.
 
         `fitted`: its consumers were fitted to images, so that it has the scale's recipe for such networks.
@@ -111,10 +111,10 @@ class Bench:
         if network.train is None:
             return model
         recipe = self.scale.recipe(network.kind, fitted)
-        return finetune(model, network.train, recipe, settings=Settings(seed=self.seed)).model
+        return finetune(model, network.train, recipe, settings=TrainingSettings(seed=self.seed)).model
 
 
-def _open(name: str, scale: Scale, data: Path | None, seed: int) -> Network:
+def _open(name: str, scale: Scale, data: Path | None, seed: int) -> TrainedNetwork:
     if name == "demo":
         model, dataset, normalisation = demo_network(), "demo", NORMALISATIONS["cifar10"]
     elif name in CHECKPOINTS:
@@ -129,12 +129,12 @@ def _open(name: str, scale: Scale, data: Path | None, seed: int) -> Network:
     train, test = (split(part).normalised(normalisation) for part in ("train", "test"))
     train = _some(train, scale.train, seed)
     images = train.first(scale.calibration).tensor()
-    return Network(name, model, train, _some(test, scale.test, seed), images, _kind(name))
+    return TrainedNetwork(name, model, train, _some(test, scale.test, seed), images, _kind(name))
 
 
 def _imagenet(
     name: str, model: nn.Module, scale: Scale, data: Path, seed: int, normalisation: Any
-) -> Network:
+) -> TrainedNetwork:
     """Return a network with ImageNet: whole (folders train and val), or a sample with folders of classes alone.
 
     A sample has no training images; the first of each class is for calibration, the others are for testing.
@@ -151,7 +151,7 @@ def _imagenet(
         seen, unseen = (_chosen(files, places.nonzero()[:, 0]) for places in (first, ~first))
     images = _some(seen, scale.calibration, seed)
     shown = images.batch(torch.arange(len(images)))[0].contiguous()
-    return Network(name, model, train, _some(unseen, scale.test, seed), shown, "imagenet")
+    return TrainedNetwork(name, model, train, _some(unseen, scale.test, seed), shown, "imagenet")
 
 
 def _chosen(files: ImageFiles, places: Tensor) -> ImageFiles:

@@ -1,4 +1,4 @@
-"""What training minimises."""
+"""The training loss: cross entropy, and distillation from a teacher."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Distillation:
             raise InvalidInput(f"weight must be in [0, 1], got {self.weight}; 0 ignores the teacher")
 
 
-def objective(
+def training_loss(
     scores: Tensor,
     labels: Tensor,
     smoothing: float = 0.0,
