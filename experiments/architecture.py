@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-import slimilar
 from experiments.experiment import LABELS, ExperimentRun
 from experiments.figures import COLOURS, GREY, canvas, label_ends
 from experiments.methods import chosen
 from experiments.paper import ARCHITECTURE_CUT
 from experiments.tables import percent
 from experiments.tables import table as markdown
+from slimilar.pipeline.analysis import plan_from
 from slimilar.utils.row_ledger import RowLedger
 
 
@@ -49,8 +49,8 @@ def run(experiment: ExperimentRun) -> None:
 def _widths(experiment: ExperimentRun, method: str) -> dict[str, Any]:
     settings = experiment.settings
     network = experiment.network(settings.network)
-    criterion = chosen(experiment, settings.network, method, settings.sparse_epochs)
-    plan = slimilar.analyze(network.model, network.example, criterion=criterion, residual=network.residual)
+    orders = chosen(experiment, settings.network, method, settings.sparse_epochs)
+    plan = plan_from(network.model, network.example, orders, residual=network.residual)
     cut = plan.at(flops=1 - settings.cut)
     return {
         "pruned": round(100 * (1 - cut.flops / cut.before.flops), 2),

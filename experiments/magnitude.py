@@ -30,6 +30,7 @@ from experiments.tables import table as markdown
 from slimilar.criteria import Criterion, Weights, make
 from slimilar.graph.groups import ChannelGroup
 from slimilar.pipeline import apply
+from slimilar.planning.assemble import Answer
 from slimilar.similarity.removal_order import RemovalOrder
 from slimilar.utils.row_ledger import RowLedger
 
@@ -71,12 +72,12 @@ class Evenly:
     inner: Criterion
     name: str = "evenly"
 
-    def orders(self, groups: Sequence[ChannelGroup], weights: Weights) -> list[RemovalOrder | str]:
+    def orders(self, groups: Sequence[ChannelGroup], weights: Weights) -> list[Answer]:
         """Return the removal order of every group."""
         return [
-            order
-            if isinstance(order, str)
-            else RemovalOrder(order.removed, np.arange(len(order)) / (len(order) + 1), order.stand_in)
+            RemovalOrder(order.removed, np.arange(len(order)) / (len(order) + 1), order.representative)
+            if isinstance(order, RemovalOrder)
+            else order
             for order in self.inner.orders(groups, weights)
         ]
 

@@ -10,9 +10,10 @@ from experiments.experiment import ExperimentRun
 from slimilar.comparison import OWN, ComparisonRow, Event, Subject, Terms, compare, load
 from slimilar.comparison.choices import decode
 from slimilar.comparison.folder import HEADER, read_json
-from slimilar.comparison.tasks import Choice, Phase, needed
+from slimilar.comparison.tasks import Choice, TrainingTask, needed
 from slimilar.comparison.work import CHOICES, Bench
-from slimilar.criteria import Criterion, facts
+from slimilar.criteria import facts
+from slimilar.planning.assemble import Answers
 
 # The names of the paper's tables
 CRITERIA = {
@@ -65,13 +66,13 @@ def collect(experiment: ExperimentRun, name: str, methods: Sequence[str], budget
                 _enter(experiment, name, TAGS[row.criterion], row)
 
 
-def chosen(experiment: ExperimentRun, name: str, method: str, sparse_epochs: int) -> Criterion:
+def chosen(experiment: ExperimentRun, name: str, method: str, sparse_epochs: int) -> Answers:
     """Return a method's choice of channels on a network, after its training phase where it has one.
 
     The work is shared with `compared`: what one of them has done, the other finds.
     """
     criterion = CRITERIA[method]
-    phase = Phase(criterion, experiment.seed) if facts(criterion).needs == "training" else None
+    phase = TrainingTask(criterion, experiment.seed) if facts(criterion).needs == "training" else None
     choice = Choice(criterion, experiment.seed, phase)
     terms = _terms(
         experiment, name, [method], ["0.5"], (OWN,), sparse_epochs, len(experiment.network(name).images)

@@ -18,7 +18,8 @@ from experiments.tables import table as markdown
 from slimilar.deploy.latency import measure
 from slimilar.deploy.runtimes import pytorch
 from slimilar.pipeline import apply
-from slimilar.planning.plan import Cut, Plan
+from slimilar.planning.cut import Cut
+from slimilar.planning.plan import Plan
 from slimilar.utils.row_ledger import RowLedger
 
 
@@ -101,7 +102,9 @@ def _times(experiment: ExperimentRun) -> dict[str, Any]:
     example = network.images[:1].expand(settings.batch, -1, -1, -1).contiguous()
     runs = {"base": pytorch(network.model, example)}
     for t in settings.thresholds:
-        small = apply(network.model, network.example, plan, plan.at(t), verify=False).model
+        small = apply(
+            network.model, network.example, plan, plan.at(t), reconstruction="none", verify=False
+        ).model
         runs[str(t)] = pytorch(small, example)
     timings = measure(runs, seconds=0, least=settings.rounds, seed=experiment.seed)
     return {

@@ -27,7 +27,8 @@ from _zoo.rival import rival
 from slimilar import analyze, count
 from slimilar.errors import SlimilarError, UnreachableBudget
 from slimilar.pipeline import apply
-from slimilar.planning.plan import Cut, Plan
+from slimilar.planning.cut import Cut
+from slimilar.planning.plan import Plan
 from slimilar.utils.pytree import arguments, tensors_in
 
 TARGET = 0.6  # of the FLOPs, where it can be reached
@@ -104,7 +105,7 @@ def ours(entry: Architecture) -> dict[str, Any]:
     cut = to_target(chosen)
     row["seconds_cut"] = time.process_time() - began
     began = time.process_time()
-    result = apply(model, example, chosen, cut)
+    result = apply(model, example, chosen, cut, reconstruction="none")
     row["seconds_rewrite"] = time.process_time() - began
     row |= {"residual": mode, "flops_left": cut.flops / cut.before.flops, "error": result.error}
     row["oracle"] = oracle.difference(oracle.masked(model, result.model), result.model, example)
@@ -119,7 +120,7 @@ def exported(entry: Architecture) -> dict[str, Any]:
     """Prune, then export and compile."""
     model, example = prepared(entry)
     plan = analyze(model, example, residual="joint")
-    small = apply(model, example, plan, to_target(plan)).model.eval()
+    small = apply(model, example, plan, to_target(plan), reconstruction="none").model.eval()
     with torch.no_grad():
         expected = next(tensors_in(small(example)))
         program = torch.export.export(small, (example,)).module()

@@ -24,7 +24,7 @@ from slimilar.deploy.sources import build, parse
 from slimilar.deploy.store import NO_SURGERY
 from slimilar.errors import InvalidInput, StoreError
 from slimilar.graph.groups import Residual
-from slimilar.pipeline import HISTORY
+from slimilar.surgery.history import HISTORY
 from slimilar.surgery.rewrite import add_bias
 
 

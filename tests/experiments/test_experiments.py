@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from experiments import catalogue, paper
 from helpers.paths import ROOT
 from slimilar.cli import app
-from slimilar.cli import reproduce as command
+from slimilar.cli.commands import reproduce as command
 from slimilar.data import demo_images
 from slimilar.errors import DataError, SlimilarError
 from slimilar.models import demo_network

@@ -8,7 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from slimilar import analyze
 from slimilar.graph import training_only
+from slimilar.graph.reasons import FreezeKind
 from slimilar.graph.tracing import trace
 
 X = torch.zeros(1, 3, 8, 8)
@@ -50,3 +52,27 @@ def test_what_cannot_run_is_named_with_its_width_and_its_error() -> None:
     (found,) = trace(Auxiliary(kernel=9), X).not_run
     assert (found.module, found.width) == ("aux", 6)
     assert "kernel" in found.error.lower()
+
+
+class Flagged(nn.Module):
+    """A branch that runs only if a flag is set."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.extra = nn.Conv2d(3, 6, 1), nn.Conv2d(6, 2, 1), nn.Conv2d(6, 5, 1)
+        self.flag = False
+
+    def forward(self, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        y = self.a(x)
+        return (self.b(y), self.extra(y)) if self.flag else self.b(y)
+
+
+def test_what_runs_only_under_a_flag_is_listed() -> None:
+    frozen = {f.name: f for f in analyze(Flagged(), X, criterion="magnitude-l2").frozen}
+    assert frozen["extra"].kind is FreezeKind.NOT_RUN
+    assert frozen["extra"].width == 5
+    assert "analyse with an input that runs it" in frozen["extra"].reason
+    used = Flagged()
+    used.flag = True
+    assert "a" in [g.name for g in analyze(used, X, criterion="magnitude-l2").groups]
+    assert FreezeKind.NOT_RUN not in {f.kind for f in analyze(used, X, criterion="magnitude-l2").frozen}

@@ -187,6 +187,8 @@ CASES: dict[str, tuple[Shapes, Callable[..., Any]]] = {
     # norms
     "batch_norm": (((1, 2, 1, 1), (2,), (2,), (2,), (2,)), _bn),
     "group_norm": (((1, 4, 1, 1), (4,), (4,)), lambda x, w, b: F.group_norm(x, 2, w, b)),
+    "weight_norm": (((2, 3), (2, 1)), lambda v, g: torch._weight_norm(v, g, 0)),
+    "weight_norm without a magnitude": (((2, 3),), lambda v: torch._weight_norm(v, v[:, :1], 0)),
     "layer_norm": (((1, 3), (3,), (3,)), lambda x, w, b: F.layer_norm(x, (3,), w, b)),
     "instance_norm": (
         ((1, 2, 1, 1), (2,), (2,)),

@@ -27,7 +27,8 @@ VERSION = 1
 # Optional entries beside the surgery, and their types.
 _OPTIONAL: dict[str, type] = {
     "source": str, "class": str, "criterion": str, "threshold": float, "input": list, "widths": dict, "cost": dict,
-    "substitute": str, "made by": dict, "trained for": list, "note": dict, "digest": str,
+    "reconstruction": str, "substitute": str,  # the latter in files of earlier versions
+    "made by": dict, "trained for": list, "note": dict, "digest": str,
 }  # fmt: skip
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from slimilar.deploy.onnx import export_onnx, require
-from slimilar.errors import InvalidInput
+from slimilar.errors import InvalidInput, Option
 from slimilar.utils.modules import copy_with
 from slimilar.utils.pytree import Example, arguments, tensors_in
 
@@ -86,12 +86,12 @@ _LIBRARIES = {
 
 
 def available() -> list[str]:
-    """Return the engines whose libraries are installed."""
+    """Return the runtimes whose libraries are installed."""
     return [e for e in ENGINES if all(importlib.util.find_spec(name) for name in _LIBRARIES.get(e, ()))]
 
 
-def check_engine(name: str) -> str:
+def check_engine(name: str, option: str = "engine") -> str:
     """Return the name of an engine, or raise with the names that exist."""
     if name not in ENGINES:
-        raise InvalidInput(f"engine must be one of {', '.join(ENGINES)}, got {name!r}")
+        raise InvalidInput(Option(option), f" must be one of {', '.join(ENGINES)}, got {name!r}")
     return name

@@ -27,7 +27,7 @@ SIZES = frozenset({"classes", "width", "num_classes", "width_mult", "in_chans"})
 
 
 @dataclass(frozen=True)
-class Source:
+class ModelSource:
     """The origin of a model: a library (or "file"), its name there, and options for its builder."""
 
     kind: str
@@ -40,7 +40,7 @@ class Source:
         return ",".join([f"{self.kind}:{self.name}", *(f"{k}={v}" for k, v in self.options.items())])
 
 
-def parse(text: str) -> Source:
+def parse(text: str) -> ModelSource:
     """Parse the name of a model.
 
     >>> parse("slimilar:vgg16,classes=100,width=0.5").options
@@ -49,10 +49,10 @@ def parse(text: str) -> Source:
     kind, _, rest = text.partition(":")
     if kind in KNOWN:
         name, *options = rest.split(",")
-        return Source(kind, name, dict(_option(text, option) for option in options))
+        return ModelSource(kind, name, dict(_option(text, option) for option in options))
     file, _, function = text.rpartition(":")
     if file.endswith(".py") and function.isidentifier():
-        return Source("file", text)
+        return ModelSource("file", text)
     raise InvalidInput(
         "a model must be given as torchvision:NAME, timm:NAME, slimilar:NAME, a saved .safetensors file, or "
         f"path/file.py:function, got {text!r}"
@@ -69,7 +69,7 @@ def _option(text: str, option: str) -> tuple[str, Any]:
         return name, value
 
 
-def build(source: Source) -> nn.Module:
+def build(source: ModelSource) -> nn.Module:
     """Return the model with fresh weights."""
     builders = {"torchvision": _torchvision, "timm": _timm, "slimilar": _slimilar, "file": _file}
     try:
@@ -103,7 +103,7 @@ def build_stored(text: str) -> nn.Module:
         return build(source)  # some builders read values of tensors
 
 
-def input_shape(source: Source, model: nn.Module) -> tuple[int, ...] | None:
+def input_shape(source: ModelSource, model: nn.Module) -> tuple[int, ...] | None:
     """Return the shape of one input, without the batch axis, if it is known."""
     if source.kind == "slimilar":
         imagenet = source.name.endswith("imagenet")
@@ -120,14 +120,14 @@ def input_shape(source: Source, model: nn.Module) -> tuple[int, ...] | None:
 # --- the four kinds -----------------------------------------------------------------------------------------------
 
 
-def _torchvision(source: Source) -> Any:
+def _torchvision(source: ModelSource) -> Any:
     models = import_torchvision("torchvision.models")
     choose(source.name, models.list_models(), "torchvision model")
     skip_init = {"init_weights": False} if source.name in ("googlenet", "inception_v3") else {}
     return models.get_model(source.name, weights=None, **skip_init, **source.options)
 
 
-def _timm(source: Source) -> Any:
+def _timm(source: ModelSource) -> Any:
     import_torchvision()
     try:
         import timm
@@ -137,7 +137,7 @@ def _timm(source: Source) -> Any:
     return timm.create_model(source.name, pretrained=False, **source.options)
 
 
-def _slimilar(source: Source) -> Any:
+def _slimilar(source: ModelSource) -> Any:
     from slimilar import models
 
     if source.name == "demo" and not source.options:
@@ -150,7 +150,7 @@ def _slimilar(source: Source) -> Any:
     return models.build(source.name, **source.options)
 
 
-def _file(source: Source) -> Any:
+def _file(source: ModelSource) -> Any:
     """Run a Python file, as `python file.py` would, and call its function."""
     path, _, function = source.name.rpartition(":")
     file = Path(path).expanduser().resolve()

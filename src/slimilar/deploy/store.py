@@ -27,9 +27,10 @@ from slimilar.criteria.base import mark_trained, phases_of
 from slimilar.deploy.file_format import KEY, VERSION, Stored, digest, inspect, read
 from slimilar.deploy.sources import build, build_stored, parse
 from slimilar.errors import InvalidInput, StoreError
-from slimilar.pipeline import HISTORY, Result
 from slimilar.planning.cost import Cost
+from slimilar.result import Result
 from slimilar.surgery import serialization
+from slimilar.surgery.history import HISTORY
 from slimilar.surgery.rewrite import Surgery, operate_on_meta, take
 from slimilar.utils.atomic import replacing
 from slimilar.utils.modules import check_model, copy_with, named_tensors
@@ -126,7 +127,7 @@ def _description(result: Result) -> dict[str, Any]:
     return {
         "input": [list(shape) for shape in _inputs(result)],
         "criterion": result.plan.criterion,
-        "substitute": result.substitute,
+        "reconstruction": result.reconstruction,
         "threshold": cut.threshold,
         "widths": {g.name: [g.width, cut.widths[g.name]] for g in result.plan.groups},
         "cost": {"before": _cost(cut.before), "after": _cost(cut.cost)},

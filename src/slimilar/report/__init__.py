@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slimilar.planning.plan import Cut, Plan
+from slimilar.planning.cut import Cut
+from slimilar.planning.plan import Plan
 from slimilar.report.data import describe
 from slimilar.report.page import render
 from slimilar.report.state import opening

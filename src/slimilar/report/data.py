@@ -123,7 +123,7 @@ def _group(group: ChannelGroup, order: RemovalOrder, weights: Weights, modules: 
         "width": group.width,
         "removed": pack(order.removed, "<i4"),
         "heights": pack(order.heights, "<f8"),
-        "representative": pack(order.stand_in, "<i4"),
+        "representative": pack(order.representative, "<i4"),
         "residual": group.residual,
         "fixed": _by_reason(group.fixed),
         "producers": [modules.index(name) for name in group.producers],

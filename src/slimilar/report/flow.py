@@ -49,7 +49,7 @@ class _Walk:
     def __init__(self, plan: Plan) -> None:
         self.trace: Trace = plan.structure.trace
         self.grouping: Grouping = plan.structure.grouping
-        self.reasons = _Reasons(plan)
+        self.reasons = _StayReasons(plan)
         self.writes = {w.op: w.atoms for w in self.trace.writes}
         self.rows: list[Row] = []
         self.origin: dict[int, int] = {}
@@ -108,7 +108,7 @@ class _Walk:
         return value.shape
 
 
-class _Reasons:
+class _StayReasons:
     """Why channels cannot be removed, for all producers of a frozen group (it is named after one of them)."""
 
     def __init__(self, plan: Plan) -> None:

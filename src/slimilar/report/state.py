@@ -8,7 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slimilar.errors import UnreachableBudget
-from slimilar.planning.plan import Cut, Plan
+from slimilar.planning.cut import Cut
+from slimilar.planning.plan import Plan
 
 
 @dataclass(frozen=True)

@@ -23,10 +23,16 @@ from slimilar.similarity.distances import (
     shift_bound,
 )
 from slimilar.similarity.linkage import Linkage, linkage_tree, removal_order
-from slimilar.similarity.removal_order import NOBODY, Cluster, RemovalOrder, clusters, representatives
+from slimilar.similarity.removal_order import (
+    NO_REPRESENTATIVE,
+    Cluster,
+    RemovalOrder,
+    clusters,
+    representatives,
+)
 
 __all__ = [
-    "NOBODY",
+    "NO_REPRESENTATIVE",
     "Cluster",
     "Linkage",
     "RemovalOrder",

@@ -41,25 +41,25 @@ def removal_order(tree: Floats, gamma: Tensor | Floats) -> RemovalOrder:
 
     >>> tree = linkage_tree(torch.tensor([[0.0, 1.0, 4.0], [1.0, 0.0, 2.0], [4.0, 2.0, 0.0]]))
     >>> order = removal_order(tree, torch.tensor([0.5, -0.7, 0.6]))
-    >>> order.removed.tolist(), order.stand_in.tolist(), order.heights.tolist()
+    >>> order.removed.tolist(), order.representative.tolist(), order.heights.tolist()
     ([0, 2], [1, 1], [1.0, 3.0])
     """
-    removed, stand_in = merged(tree, _sizes(gamma, len(tree) + 1))
-    return RemovalOrder(removed, np.maximum.accumulate(tree[:, 2]), stand_in)
+    removed, representative = merged(tree, _sizes(gamma, len(tree) + 1))
+    return RemovalOrder(removed, np.maximum.accumulate(tree[:, 2]), representative)
 
 
 def merged(merges: Floats, size: list[float]) -> tuple[Ints, Ints]:
-    """Return who leaves and who stays at each of a tree's first merges, given |gamma| of all channels."""
-    representative = list(range(len(size)))
-    removed, stand_in = [], []
+    """Return the channel that is removed and its representative at each merge, given |gamma| of all channels."""
+    of_cluster = list(range(len(size)))  # cluster, as SciPy numbers them -> its representative
+    removed, representative = [], []
     for left, right in merges[:, :2].astype(np.int64).tolist():
-        kept, gone = representative[left], representative[right]
+        kept, gone = of_cluster[left], of_cluster[right]
         if size[gone] > size[kept] or (size[gone] == size[kept] and gone < kept):
             kept, gone = gone, kept
-        representative.append(kept)
+        of_cluster.append(kept)
         removed.append(gone)
-        stand_in.append(kept)
-    return np.array(removed, np.int64), np.array(stand_in, np.int64)
+        representative.append(kept)
+    return np.array(removed, np.int64), np.array(representative, np.int64)
 
 
 def _sizes(gamma: Tensor | Floats, n: int) -> list[float]:

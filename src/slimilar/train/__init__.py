@@ -19,7 +19,7 @@ from torch import nn
 
 from slimilar.data.images import Images
 from slimilar.data.source import Data, ImageSource, as_image_source
-from slimilar.errors import InvalidInput, TrainingError
+from slimilar.errors import InvalidInput, Option, TrainingError
 from slimilar.train.configuration import RunConfiguration
 from slimilar.train.distributed import DistributedContext, placed
 from slimilar.train.evaluate import Score, evaluate
@@ -121,12 +121,19 @@ def _like(trained: nn.Module, model: nn.Module) -> nn.Module:
 def _resume(run: TrainingRun, folder: Path | None, wanted: bool) -> None:
     if folder is None:
         if wanted:
-            raise InvalidInput("resume=True needs folder=, the folder of the run to continue")
+            raise InvalidInput(
+                Option("resume", True),
+                " needs ",
+                Option("folder"),
+                ", the folder of the run to continue, got none",
+            )
         return
     last = folder / LAST
     if last.exists() and not wanted:
         raise TrainingError(
-            f"{folder} already holds a run; pass resume=True to go on, or choose another folder"
+            f"{folder} already holds a run; pass ",
+            Option("resume", True),
+            " to continue it, or choose another folder",
         )
     if last.exists():
         run.state.load(last)
