@@ -6,14 +6,13 @@ numbers from a generator of another device. As Apple's MPS does, it can refuse f
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_map
 from torch.utils.backend_registration import (
     _DummyBackendModule,
     _DummyDeviceGuard,
@@ -46,7 +45,9 @@ class PretendTensor(Tensor):
             raise TypeError(f"Cannot convert to {inner.dtype}: the {NAME} device does not support it")
         if State.memory is not None and inner.numel() * inner.element_size() > State.memory:
             State.refused += 1
-            raise torch.OutOfMemoryError(f"{NAME} out of memory: {inner.numel() * inner.element_size()} bytes")
+            raise torch.OutOfMemoryError(
+                f"{NAME} out of memory: {inner.numel() * inner.element_size()} bytes"
+            )
         made = Tensor._make_wrapper_subclass(
             cls, inner.size(), inner.stride(), inner.storage_offset(), dtype=inner.dtype, device=DEVICE,
             requires_grad=inner.requires_grad,
@@ -68,7 +69,12 @@ class PretendTensor(Tensor):
 
 # Where CUDA takes tensors of the CPU too.
 _CROSSING = {_aten.copy_.default, _aten._to_copy.default, _aten._copy_from.default, _aten.set_.source_Tensor}
-_INDEXING = {_aten.index.Tensor, _aten.index_put_.default, _aten.index_put.default, _aten._index_put_impl_.default}
+_INDEXING = {
+    _aten.index.Tensor,
+    _aten.index_put_.default,
+    _aten.index_put.default,
+    _aten._index_put_impl_.default,
+}
 
 
 def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
