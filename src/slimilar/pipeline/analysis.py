@@ -116,13 +116,14 @@ def plan_of(
     options: AnalysisOptions,
     images: CalibrationSet,
     progress: Progress | None = None,
+    structure: Structure | None = None,
 ) -> Plan:
-    """Return the plan of a model whose inputs are checked."""
+    """Return the plan of a model whose inputs are checked; a `structure` found before spares a trace."""
     excluded = excluded_modules(model, options.exclude)
     tensors = named_tensors(model)
     check_finite(model, tensors)
     options.check_needs(model, bool(images), images.labels is not None)
-    structure = find_structure(model, example, options.streams)
+    structure = structure or find_structure(model, example, options.streams)
     costs = cost_model(structure.trace, structure.grouping)
     sight = _sight(model, example, structure, costs, images, progress) if images else None
     weights = Weights(tensors, sight, phases_of(model))
