@@ -420,7 +420,7 @@ def test_train_and_finetune_write_models_that_load(tmp_path):
         "-o",
         tmp_path / "tuned",
         "--teacher",
-        name,
+        found["model"],
     )
     assert 0 <= tuned["start_accuracy"] <= 1
     model, before = slimilar.load(tuned["model"]), slimilar.load(tmp_path / "small" / "model.safetensors")

@@ -221,7 +221,7 @@ def test_states_that_only_pickle_could_hold(tmp_path):
 def test_files_that_are_not_ours(tmp_path):
     with pytest.raises(StoreError, match="no such file"):
         slimilar.load(tmp_path / "none.safetensors")
-    with pytest.raises(StoreError, match="no such file"):
+    with pytest.raises(StoreError, match="is a folder; name the file in it"):
         slimilar.load(tmp_path)
     torch.save({"a": torch.zeros(2)}, tmp_path / "pickle.pt")
     with pytest.raises(StoreError, match="whole safetensors file"):

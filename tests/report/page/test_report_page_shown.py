@@ -184,7 +184,9 @@ def test_an_order_in_which_nobody_stands_in(browser, plan, network, tmp_path):
     view = OpenPage(browser, write_report(tmp_path / "page.html", ranked, model=network, title="ranked"))
     view.page.locator("#rows button", has_text="inner").click()
     assert view.widths() == plan.at(flops=0.5).widths
-    assert view.text("#command").startswith("slimilar.prune(model, x, threshold=")
+    command = view.text("#command")
+    assert command.startswith("import slimilar\nimport torch\n")
+    assert "slimilar.prune(model, x, threshold=" in command
     view.close_quietly()
 
 

@@ -119,7 +119,7 @@ function sentence(parts) {
   parts.forEach((part, i) => setText(box.childNodes[i], part));
 }
 
-const TILES = [["FLOPs", "flops"], ["MACs", "macs"], ["parameters", "params"], ["channels", "channels"]];
+const TILES = [["FLOPs", "flops"], ["MACs", "macs"], ["parameters", "params"], ["prunable channels", "channels"]];
 
 /** A number, what it was, and where there is room for it a bar. */
 function tile(word, ...more) {

@@ -18,12 +18,33 @@ function quotePython(text) {
 // The shortest text that reads back as the same double, in both languages.
 const exact = (number) => String(number);
 
+/** The threshold with the fewest digits that gives the same widths. */
+function briefest(threshold, sameWidths) {
+  for (let digits = 3; digits < 17; digits++) {
+    const candidate = Number(threshold.toPrecision(digits));
+    if (candidate <= 1 && sameWidths(candidate)) return candidate;
+  }
+  return threshold;
+}
+
+function sameSteps(network, state, other) {
+  const wanted = network.steps(state);
+  return network.steps(other).every((n, g) => n === wanted[g]);
+}
+
+function briefThreshold(network, state) {
+  return exact(briefest(state.threshold, (threshold) => sameSteps(network, state, { ...state, threshold })));
+}
+
 function ownThresholds(network, state) {
-  return [...state.own].sort(([a], [b]) => a - b).map(([g, threshold]) => [network.groups[g].name, threshold]);
+  return [...state.own].sort(([a], [b]) => a - b).map(([g, threshold]) => [
+    network.groups[g].name,
+    briefest(threshold, (t) => sameSteps(network, state, { ...state, own: new Map(state.own).set(g, t) })),
+  ]);
 }
 
 function shellCommand(network, state, source) {
-  const words = ["slimilar prune", source || "MODEL", "--threshold", exact(state.threshold)];
+  const words = ["slimilar prune", source || "MODEL", "--threshold", briefThreshold(network, state)];
   if (state.roundTo > 1) words.push("--round-to", String(state.roundTo));
   for (const [name, threshold] of ownThresholds(network, state)) {
     words.push("--layer", quoteShell(`${name}=${exact(threshold)}`));
@@ -32,11 +53,16 @@ function shellCommand(network, state, source) {
 }
 
 function pythonCommand(network, state) {
-  const words = ["model", "x", `threshold=${exact(state.threshold)}`];
+  const words = ["model", "x", `threshold=${briefThreshold(network, state)}`];
   if (state.roundTo > 1) words.push(`round_to=${state.roundTo}`);
   const own = ownThresholds(network, state).map(([name, t]) => `${quotePython(name)}: ${exact(t)}`);
   if (own.length) words.push(`thresholds={${own.join(", ")}}`);
-  return `slimilar.prune(${words.join(", ")})`;
+  const input = network.rows.find((row) => row.kind === "input");
+  const shape = input ? input.shape.join(", ") : "1, 3, 224, 224";
+  return [
+    "import slimilar", "import torch", "", "# model: your trained network, in eval mode",
+    `x = torch.zeros(${shape})`, `result = slimilar.prune(${words.join(", ")})`,
+  ].join("\n");
 }
 
 /** Put text on the clipboard; from a file on disk some browsers only allow the old way. */

@@ -55,7 +55,7 @@ class CurveView {
       parts.push(text(this.left - 6, y + 4, `${100 * share}%`, "end"));
     }
     for (const tick of TICKS) {
-      if (this.width < 460 && [0.01, 0.3, 0.75].includes(tick)) continue;
+      if (this.width < 460 && [0.01, 0.05, 0.3, 0.75].includes(tick)) continue;
       parts.push(text(this.x(tick), this.height - 18, String(tick), "middle"));
     }
     parts.push(text((this.left + this.width - this.right) / 2, this.height - 2, "threshold", "middle faint"));

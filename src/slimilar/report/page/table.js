@@ -20,7 +20,12 @@ function tableRows(network, state, result) {
   const sum = (column) => lines.reduce((all, line) => all + line[column], 0);
   const rest = [before.flops - sum(3), result.flops - sum(4), before.params - sum(5), result.params - sum(6)];
   const whole = [before.flops, result.flops, before.params, result.params];
-  return [...lines, ["batch norms, activations, pooling", "", "", ...rest, ""], ["total", sum(1), sum(2), ...whole, ""]];
+  return [...lines, ["batch norms, activations, pooling", "", "", ...rest, ""], ["total", sum(1), sum(2), ...whole, ofThese(network, sum(1))]];
+}
+
+/** The head of the page counts only channels that can be pruned. */
+function ofThese(network, channels) {
+  return channels === network.channels ? "" : `${grouped(network.channels)} of ${grouped(channels)} channels can be pruned`;
 }
 
 function noteOf(row, state) {

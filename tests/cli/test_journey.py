@@ -1,0 +1,220 @@
+"""Your own network, start to finish: the real program, real files, every command."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+
+from slimilar.data import demo_images
+from slimilar.deploy.sources import build, parse
+
+NETWORK = """
+import torch
+from torch import nn
+
+class Block(nn.Module):
+    def __init__(self, channels):
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.bn1 = nn.BatchNorm2d(channels)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
+        self.bn2 = nn.BatchNorm2d(channels)
+
+    def forward(self, x):
+        return torch.relu(x + self.bn2(self.conv2(torch.relu(self.bn1(self.conv1(x))))))
+
+class MyNetwork(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 16, 3, 2, 1, bias=False), nn.BatchNorm2d(16), nn.ReLU())
+        self.blocks = nn.Sequential(Block(16), Block(16))
+        self.head = nn.Linear(16, 2)
+
+    def forward(self, x):
+        return self.head(self.blocks(self.stem(x)).mean((2, 3)))
+
+class WithoutNorms(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1),
+                         nn.Flatten(), nn.Linear(8, 2))
+"""
+MINE = ["net.py:MyNetwork", "--weights", "wrapped.pt", "--input", "3x32x32"]
+PLAIN = ["--mean", "0.5,0.5,0.5", "--std", "0.25,0.25,0.25"]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory) -> Path:
+    """A folder with net.py, weights in three wrappings, and photos: two classes, one file that cannot be read."""
+    folder = tmp_path_factory.mktemp("home")
+    (folder / "net.py").write_text(NETWORK)
+    torch.manual_seed(0)
+    model = build(parse(f"{folder}/net.py:MyNetwork"))
+    for module in model.modules():
+        if isinstance(module, torch.nn.BatchNorm2d):
+            torch.nn.init.normal_(module.weight, 1, 0.3)
+            torch.nn.init.normal_(module.bias, 0, 0.3)
+    state = model.state_dict()
+    save_file(state, folder / "plain.safetensors")
+    torch.save({"epoch": 3, "state_dict": state}, folder / "wrapped.pt")
+    torch.save({f"module.{name}": tensor for name, tensor in state.items()}, folder / "parallel.pth")
+    for split, source in (("train", demo_images("train")), ("test", demo_images("test"))):
+        for label, name in enumerate(("airplane", "frog")):
+            place = folder / "photos" / split / name
+            place.mkdir(parents=True)
+            chosen = source.images[source.labels == (0, 6)[label]][:20]
+            for i, pixels in enumerate(chosen.numpy()):
+                Image.fromarray(pixels).save(place / f"{i:02}.png")
+    (folder / "photos" / "test" / "frog" / "torn.jpg").write_bytes(b"\xff\xd8\xff not a photo")
+    return folder
+
+
+def slimilar(home: Path, *words: str, code: int = 0) -> str:
+    """Run the program in the user's folder, and return what it printed on both streams."""
+    environment = {**os.environ, "COLUMNS": "200", "OMP_NUM_THREADS": "1"}
+    environment.pop("SLIMILAR_DATA", None)
+    done = subprocess.run(
+        [sys.executable, "-m", "slimilar", *words], capture_output=True, text=True, timeout=240, cwd=home,
+        env=environment,
+    )  # fmt: skip
+    assert done.returncode == code, done.stdout + done.stderr
+    return " ".join((done.stdout + done.stderr).split())
+
+
+@pytest.fixture(scope="module")
+def small(home) -> str:
+    """What `prune` said; its results are in small/."""
+    return slimilar(home, "prune", *MINE, "--flops", "0.6", *PLAIN, "--calibrate", "photos", "--data", "photos",
+                    "-o", "small")  # fmt: skip
+
+
+def test_prune_says_what_it_does_and_what_comes_next(home, small):
+    assert "32x32 images as they are; normalised with mean 0.5 0.5 0.5, std 0.25 0.25 0.25" in small
+    assert "1 of 41 image files cannot be read and are left out: photos/test/frog/torn.jpg" in small
+    assert "calibrating on 40 images of photos; that is few: 128 or more keep more accuracy" in small
+    assert re.search(r"accuracy [0-9.]+ % [0-9.]+ % [+-][0-9.]+ points", small)
+    assert sorted(file.name for file in (home / "small").iterdir()) == [
+        "model.safetensors", "plan.json", "recipe.yaml", "report.html"
+    ]  # fmt: skip
+
+
+def test_the_commands_that_come_next_work_as_they_are_printed(home, small):
+    commands = re.findall(
+        r"slimilar (?:evaluate|bench|finetune|export) .*?(?= slimilar |$)", small[small.index("Next") :]
+    )
+    assert len(commands) == 4
+    for command in commands:
+        words = shlex.split(command)[1:]
+        words += {"bench": ["--seconds", "0.1"], "finetune": ["--limit", "8"]}.get(words[0], [])
+        slimilar(home, *words)
+    assert (home / "small.onnx").is_file()
+    tuned = slimilar(
+        home, "evaluate", "finetuned/model.safetensors", "--base", "net.py:MyNetwork", "--data", "photos"
+    )
+    assert "mean 0.5 0.5 0.5, std 0.25 0.25 0.25" in tuned  # as it was pruned and fine-tuned
+
+
+def test_accuracy_is_that_of_the_pixels_as_they_are(home):
+    said = json.loads(
+        slimilar(home, "evaluate", *MINE, *PLAIN, "--data", "photos", "--json")
+    )["net.py:MyNetwork"]  # fmt: skip
+    model = build(parse(f"{home}/net.py:MyNetwork"))
+    model.load_state_dict(torch.load(home / "wrapped.pt")["state_dict"])
+    right, count = 0, 0
+    for label, name in enumerate(("airplane", "frog")):
+        pixels = np.stack(
+            [np.asarray(Image.open(f)) for f in sorted((home / "photos/test" / name).glob("*.png"))]
+        )
+        images = (torch.from_numpy(pixels).permute(0, 3, 1, 2) / 255 - 0.5) / 0.25
+        with torch.no_grad():
+            right += int((model.eval()(images).argmax(1) == label).sum())
+        count += len(images)
+    assert said["images"] == count
+    assert said["accuracy"] == pytest.approx(right / count)
+
+
+def test_a_recipe_gives_the_same_model_again(home, small):
+    said = slimilar(home, "run", "small/recipe.yaml", "-o", "again")
+    assert "the model is identical to the one that the recipe was written for" in said
+    assert (home / "again/model.safetensors").read_bytes() == (home / "small/model.safetensors").read_bytes()
+    (home / "wrong.yaml").write_text("model: net.py:MyNetwork\noptions: {flop: 0.5}\n")
+    assert "did you mean flops" in slimilar(home, "run", "wrong.yaml", code=2)
+
+
+@pytest.mark.parametrize("weights", ["plain.safetensors", "parallel.pth"])
+def test_weights_in_other_wrappings_and_a_dry_run(home, weights):
+    said = slimilar(
+        home, "--verbose", "--log", "run.log", "prune", MINE[0], "--weights", weights, "--input", "3x32x32", "--ratio",
+        "0.5", "--dry-run", "-o", "dry",
+    )  # fmt: skip
+    assert "Nothing was written" in said
+    assert "Tracing the channels" in said
+    assert not (home / "dry").exists()
+    assert "Nothing was written" in (home / "run.log").read_text()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        ("evaluate small/model.safetensors --data photos", 1, "if you ask for it: pass --base net.py:MyNetwork"),
+        ("prune net.py:MyNetwork --weights wrapped.pt --input 3x32x32 --flops 0.6 -o small", 2, "pass --force"),
+        ("prune net.py:MyNetwork --weights wrapped.pt --input 3x32x32 --flops 1.5 -o x", 2, "a share of at most 1"),
+        ("prune net.py:MyNetwork --weights wrapped.pt --input 3x32x32 --flops 100G -o x", 2, "nothing would be pruned"),
+        ("prune net.py:MyNetwork --weights wrapped.pt --input 3x32x32 --flops 0.5 -o net.py/x", 2, "can be written to"),
+        ("prune net.py:WithoutNorms --input 3x32x32 --flops 0.5 -o x", 1, "--criterion span --calibrate IMAGES"),
+        ("analyze net.py --input 3x32x32", 2, "did you mean net.py:Block, net.py:MyNetwork or net.py:WithoutNorms?"),
+        ("analyze wrapped.pt", 2, "path/file.py:MyNetwork --weights wrapped.pt"),
+        ("analyze net.py:MyNetwork --weights photos --input 3x32x32", 1, "but is a folder"),
+        ("inspect small", 1, "small/model.safetensors"),
+        ("evaluate small/model.safetensors --base net.py:MyNetwork --weights none.pt --data photos", 1, "no such file"),
+        ("finetune small/model.safetensors --base net.py:MyNetwork", 2, "--data must name the images to train on"),
+        ("finetune small/model.safetensors --base net.py:MyNetwork --data photos --teacher net.py:MyNetwork", 2,
+         "--teacher must be a trained model"),
+        ("prune net.py:MyNetwork --weights wrapped.pt --input 3x32x32 --flops 0.5 --finetune 1 -o x", 2, "pass --data"),
+    ],
+)  # fmt: skip
+def test_mistakes_on_the_way_say_what_to_do(home, small, words, code, message):
+    assert message in slimilar(home, *words.split(), code=code)
+
+
+def test_a_teacher_with_its_weights_and_fine_tuning_within_prune(home, small):
+    base = ["--base", "net.py:MyNetwork", "--data", "photos", "--epochs", "1", "--limit", "8"]
+    taught = slimilar(home, "finetune", "small/model.safetensors", *base, "--teacher", "net.py:MyNetwork",
+                      "--teacher-weights", "wrapped.pt", "-o", "taught")  # fmt: skip
+    assert "test accuracy" in taught
+    slimilar(
+        home,
+        "finetune",
+        "small/model.safetensors",
+        *base,
+        "--teacher",
+        "taught/model.safetensors",
+        "-o",
+        "twice",
+    )
+    tuned = slimilar(
+        home, "prune", *MINE, "--flops", "0.6", "--data", "photos", "--finetune", "1", "-o", "tuned"
+    )
+    assert "after fine-tuning" in tuned
+
+
+def test_the_other_commands(home, small):
+    assert "Next: slimilar prune net.py:MyNetwork" in slimilar(home, "analyze", *MINE)
+    slimilar(home, "explore", *MINE, "--no-open", "-o", "explore.html")
+    assert "whole and unaltered" in slimilar(home, "inspect", "small/model.safetensors")
+    done = subprocess.run(
+        f"{shlex.quote(sys.executable)} -m slimilar analyze {shlex.join(MINE)} | head -n 1; echo ${{PIPESTATUS[0]}}",
+        shell=True, executable="/bin/bash", capture_output=True, text=True, timeout=240, cwd=home,
+    )  # fmt: skip
+    assert done.stdout.endswith("0\n")
+    assert "Traceback" not in done.stderr
