@@ -8,13 +8,14 @@ INSTALLED := $(VENV)/.installed
 RIVALS := $(VENV)/.rivals
 DETECTORS := $(VENV)/.detectors
 ENGINES := $(VENV)/.engines
+DOCS := $(VENV)/.docs
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 PYTEST := $(BIN)/python -m pytest
 # One test process per core with one thread each: PyTorch's own threads would only compete for the cores.
 PARALLEL := OMP_NUM_THREADS=1 $(PYTEST) -n auto
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-slow test-zoo test-engines check format demo bench screenshots clean
+.PHONY: help install test test-slow test-zoo test-engines check format demo docs package bench screenshots clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -39,6 +40,11 @@ $(DETECTORS): $(INSTALLED)
 # Engines and the cluster that are optional: only their own tests need them.
 $(ENGINES): $(INSTALLED)
 	$(PIP) -e '.[dev,openvino,ray]'
+	touch $@
+
+# The site generator: only the documentation needs it.
+$(DOCS): $(INSTALLED)
+	$(PIP) -e '.[dev,docs]'
 	touch $@
 
 test: $(INSTALLED)  ## run the tests
@@ -66,6 +72,13 @@ format: $(INSTALLED)  ## format the code
 demo: $(INSTALLED)  ## see it work
 	$(BIN)/slimilar demo $(ARGS)
 
+docs: $(DOCS)  ## build the documentation in site/; warnings are errors
+	$(BIN)/python scripts/cli_reference.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict $(ARGS)
+
+package: $(DOCS)  ## build wheel and sdist in dist/, and run the demo from each in an empty environment
+	PYTHON="$(BIN)/python" scripts/check-package
+
 bench: $(RIVALS)  ## run every benchmark and write benchmarks/results/
 	@mkdir -p benchmarks/results
 	@set -e; for script in benchmarks/[a-z]*.py; do \
@@ -80,4 +93,4 @@ screenshots: $(INSTALLED)  ## draw the images in docs/images/
 	PYTHONPATH=benchmarks $(BIN)/python scripts/screenshots.py $(ARGS)
 
 clean:  ## remove the virtual environment and all caches
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) site dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import re
 from pathlib import Path
 
 import pytest
+import typer
+import yaml
 
 from helpers.paths import BENCHMARKS, DOCS, ROOT
+from slimilar import errors
+from slimilar.cli import app
 from slimilar.comparison import Terms
 
 PAGES = [
@@ -83,3 +88,73 @@ def test_glossary_terms_are_unique_and_used() -> None:
     assert len(terms) == len(set(terms))
     for term in terms:
         assert any(word.strip().lower() in elsewhere for word in term.split(",")), term
+
+
+# --- the site ------------------------------------------------------------------------------------------------
+
+
+def nav_pages(entries: list[object]) -> list[str]:
+    """Return the files that the navigation of the site names."""
+    found: list[str] = []
+    for entry in entries:
+        for target in entry.values() if isinstance(entry, dict) else [entry]:
+            found += nav_pages(target) if isinstance(target, list) else [str(target)]
+    return found
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    config = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
+    assert config["strict"] is True
+    assert sorted(nav_pages(config["nav"])) == sorted(page.name for page in DOCS.glob("*.md"))
+
+
+def test_the_reference_of_the_command_line_is_that_of_the_program() -> None:
+    specification = importlib.util.spec_from_file_location(
+        "cli_reference", ROOT / "scripts" / "cli_reference.py"
+    )
+    assert specification is not None
+    assert specification.loader is not None
+    script = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(script)
+    assert (DOCS / "cli.md").read_text(encoding="utf-8") == script.reference(), "run scripts/cli_reference.py"
+
+
+def test_every_error_has_its_entry_in_troubleshooting() -> None:
+    text = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
+    known = {
+        name for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, Exception)
+    }
+    assert set(re.findall(r"^## (\w+)$", text, re.MULTILINE)) == known
+
+
+def test_quoted_messages_are_those_of_the_program() -> None:
+    """A message that the page quotes stands in the source, apart from names and numbers."""
+    text = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
+    code = "".join(file.read_text(encoding="utf-8") for file in (ROOT / "src").rglob("*.py"))
+    source = re.sub(r'"\s*\n\s*f?"', "", code)
+    for quoted in re.findall(r'^- \*"(.+?)"\*', text, re.MULTILINE):
+        for part in quoted.split(" pass --base")[0].split("..."):
+            assert part.strip(" :") in source, quoted
+
+
+@pytest.mark.parametrize("page", ["index.md", "few-images.md", "datasets.md"])
+def test_snippets_run(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, object] = {}
+    snippets = re.findall(r"```python\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), re.DOTALL)
+    assert snippets
+    for code in snippets:
+        exec(compile(code, page, "exec"), names)
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.glob("*.md")), ids=lambda page: page.name)
+def test_commands_of_the_pages_have_options_that_exist(page: Path) -> None:
+    root = typer.main.get_command(app)
+    for block in re.findall(r"```sh\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
+        for line in block.replace("\\\n", " ").splitlines():
+            words = line.split("#")[0].split()
+            if words[:1] != ["slimilar"] or len(words) < 2 or words[1].startswith("-"):
+                continue
+            command = root.commands[words[1]]
+            known = {name for parameter in command.params for name in parameter.opts} | {"--help"}
+            assert {word for word in words[2:] if re.match(r"--?[a-z]", word)} <= known, line

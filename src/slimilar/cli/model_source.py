@@ -85,7 +85,7 @@ def is_saved(text: str) -> bool:
     from slimilar.deploy.sources import check_not_weights
 
     check_not_weights(text)
-    return text.endswith(".safetensors") or Path(text).is_file()
+    return text.endswith(".safetensors") or (Path(text).is_file() and not text.endswith(".py"))
 
 
 def parse_shape(text: str) -> tuple[int, ...]:

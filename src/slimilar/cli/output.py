@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -129,11 +130,23 @@ class ProgressDisplay:
 
 def console(stderr: bool = False) -> Console:
     """Return a console for this moment's stdout or stderr: colours only where a terminal shows them."""
-    from rich.console import Console
-
     stream = sys.stderr if stderr else sys.stdout
     edge = None if stream.isatty() or "COLUMNS" in os.environ else _WIDE
-    return Console(stderr=stderr, highlight=False, width=edge, soft_wrap=False)
+    return _console_class()(stderr=stderr, highlight=False, width=edge, soft_wrap=False)
+
+
+@functools.cache
+def _console_class() -> type[Console]:
+    """Return rich's console, for which a reader that has seen enough, as in `| head`, is no failure."""
+    from rich.console import Console
+
+    class PipeableConsole(Console):
+        def on_broken_pipe(self) -> None:
+            with suppress(SystemExit):
+                super().on_broken_pipe()
+            raise SystemExit(0)
+
+    return PipeableConsole
 
 
 def escape(text: object) -> str:

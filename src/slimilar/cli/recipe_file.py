@@ -57,8 +57,8 @@ def write_recipe(file: Path, recipe: PruningRecipe, model: Path) -> Path:
     return write_text(file, head + yaml.safe_dump(content, sort_keys=False, allow_unicode=True))
 
 
-def read_recipe(file: Path, known: dict[str, str]) -> PruningRecipe:
-    """Return a recipe whose options are all known; these are given by name, with a description of their kind."""
+def read_recipe(file: Path, known: list[str]) -> PruningRecipe:
+    """Return a recipe whose options are all known."""
     import yaml
 
     from slimilar.utils.suggestions import choose
@@ -79,7 +79,7 @@ def read_recipe(file: Path, known: dict[str, str]) -> PruningRecipe:
     if not isinstance(options, dict):
         raise DataError(f"{file} must hold options by name, got {type(options).__name__}")
     for name in options:
-        choose(str(name).replace("-", "_"), list(known), "option of the recipe")
+        choose(str(name).replace("-", "_"), known, "option of the recipe")
     digest = found.get("digest")
     return PruningRecipe(found["model"], options, digest if isinstance(digest, str) else None)
 

@@ -67,7 +67,8 @@ def finetune(
     Example: [bold]slimilar finetune small/model.safetensors --data cifar10.npz --epochs 3[/]
     """
     opened = open_model(model, weights, input, base)
-    distilled = _teacher(teacher, teacher_weights, input, base)
+    shapes = input or ["x".join(map(str, shape)) for shape in opened.shapes]
+    distilled = _teacher(teacher, teacher_weights, shapes, base)
     run = TrainingCommand(
         Output(json, quiet), opened, data, limit, PreprocessingOptions(normalise, mean, std, resize, crop)
     )

@@ -36,8 +36,7 @@ def run(
     from slimilar.deploy.file_format import inspect
 
     command = context.find_root().command.commands["prune"]  # type: ignore[attr-defined]
-    known = {p.name: p.type.name for p in command.params if p.name}
-    read = read_recipe(recipe, known)
+    read = read_recipe(recipe, [p.name for p in command.params if p.name])
     if out is not None:
         read = replace(read, options={**read.options, "out": str(out)})
     extra = [word for word, wanted in (("--force", force), ("--json", json), ("--quiet", quiet)) if wanted]
