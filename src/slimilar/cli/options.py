@@ -154,7 +154,10 @@ Linkage = Annotated[
 MinChannels = Annotated[
     int,
     typer.Option(
-        help="Every layer keeps at least this many channels.", min=1, metavar="N", rich_help_panel=CHANNELS
+        help="Every layer keeps at least this many channels; with 0, residual branches may go altogether.",
+        min=0,
+        metavar="N",
+        rich_help_panel=CHANNELS,
     ),
 ]
 

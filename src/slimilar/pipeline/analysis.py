@@ -22,7 +22,7 @@ from slimilar.planning.cost import CostModel, cost_model
 from slimilar.planning.plan import Plan
 from slimilar.similarity.linkage import Linkage
 from slimilar.surgery.probe import find_structure
-from slimilar.utils.checks import check_positive_integer
+from slimilar.utils.checks import check_natural_number
 from slimilar.utils.modules import named_tensors
 from slimilar.utils.pytree import Example
 
@@ -44,7 +44,7 @@ class AnalysisOptions:
             raise InvalidInput(
                 Option("residual"), f' must be "inner", "select", "joint" or "auto", got {self.residual!r}'
             )
-        check_positive_integer(self.min_channels, "min_channels")
+        check_natural_number(self.min_channels, "min_channels")
         self.made()
 
     def made(self) -> Criterion:

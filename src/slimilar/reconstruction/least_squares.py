@@ -198,7 +198,7 @@ def _fit(
         ~np.append(exchange.loose, False)[consumer.units],
     )
     unknowns = int((stays | seats.spare).sum()) * (weight[0, 0].numel() if conv else 1)
-    if (conv or linear) and unknowns <= LARGEST and settings.form == "patch":
+    if (conv or linear) and 0 < unknowns <= LARGEST and settings.form == "patch":
         new, shift, now = _fit_patches(program, network, pairs, consumer, weight, seats, settings, conv)
         inner = consumer.units >= 0
         network.kept[consumer.units[inner]] = now[inner]

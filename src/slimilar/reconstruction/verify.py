@@ -13,8 +13,9 @@ from slimilar.calibration.program import Program, resized_example
 from slimilar.errors import VerificationError
 from slimilar.graph.groups import Grouping
 from slimilar.reconstruction.least_squares import Network
+from slimilar.surgery.other_inputs import random_like
 from slimilar.surgery.rewrite import Kept, atoms_kept
-from slimilar.surgery.verify import difference, plain_outputs, random_like
+from slimilar.surgery.verify import difference, plain_outputs
 from slimilar.utils.modules import copy_with
 from slimilar.utils.pytree import Example, arguments, tensors_in
 
