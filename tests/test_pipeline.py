@@ -402,7 +402,7 @@ def test_a_wrong_rewrite_is_caught_and_named(net: nn.Module, monkeypatch: pytest
                 small.block2.conv2.weight.copy_(small.block2.conv2.weight.flip(1))
         return small
 
-    for module in ("pipeline.application", "surgery.fault"):
+    for module in ("pipeline.application", "reconstruction.reconstruct", "surgery.fault"):
         monkeypatch.setattr(f"slimilar.{module}.operate", broken)
     with pytest.raises(slimilar.errors.VerificationError, match=r"group block2\.conv1"):
         slimilar.prune(net, IMAGE, threshold=0.2)

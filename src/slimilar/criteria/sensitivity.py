@@ -16,13 +16,14 @@ from slimilar.calibration.consumers import ConsumerLayer, find_consumers, is_con
 from slimilar.calibration.divergence import divergence
 from slimilar.calibration.fisher import fisher_weights
 from slimilar.calibration.holdout import hold_out
+from slimilar.calibration.program import Program
 from slimilar.criteria.base import Sight, Weights, free_units
 from slimilar.graph.groups import ChannelGroup
 from slimilar.reconstruction.channel_mixing import absorb, regression, silence
 from slimilar.reconstruction.ridge import Statistics, held_out_strength, stand_in_statistics
 from slimilar.reconstruction.solvers import (
     Elimination,
-    Moments,
+    SampleMoments,
     backward_elimination,
     block_elimination,
     ridge,
@@ -214,11 +215,11 @@ class Scan:
 
     def _patches(
         self, consumer: ConsumerLayer, left: Tensor, states: _States, generator: torch.Generator
-    ) -> Moments:
+    ) -> SampleMoments:
         """Return the moments of the patches that a consumer sees of some channels."""
         instruction, weight = self.sight.program.instructions[consumer.op], self.tensors[consumer.weight]
         size = len(left) * weight[0, 0].numel()
-        moments = Moments(size)
+        moments = SampleMoments(size)
         most = -(-_ROWS * size // len(states.values))
         places = self._places(consumer)
         for values in states.values:
@@ -240,8 +241,8 @@ class Scan:
         consumer: ConsumerLayer,
         left: Tensor,
         taps: int,
-        seen: Moments,
-        checked: Moments,
+        seen: SampleMoments,
+        checked: SampleMoments,
         generator: torch.Generator,
     ) -> float:
         """Return the ridge with which half of the channels do best, on held-out images, what all of them did."""
@@ -329,7 +330,7 @@ class Scan:
 
     def _divergence(
         self,
-        program: replay.Program,
+        program: Program,
         g: int,
         fraction: float,
         values: replay.Values,
@@ -356,7 +357,7 @@ class Scan:
 class _States:
     """Images on their way through the network, in batches of one size; where activations are large, some wait."""
 
-    def __init__(self, program: replay.Program, batches: Sequence[Tensor]) -> None:
+    def __init__(self, program: Program, batches: Sequence[Tensor]) -> None:
         self.program = replay.resized(program, len(batches[0]))
         self.values = [replay.start(self.program, [batches[0]])]
         self._waiting, self._position = list(batches[1:]), 0
@@ -371,16 +372,16 @@ class _States:
             self.values.append(replay.start(self.program, [self._waiting.pop(0)]))
             replay.run(self.program, self.values[-1], tensors, 0, op)
 
-    def pixels(self, consumer: ConsumerLayer, generator: torch.Generator) -> Moments:
+    def pixels(self, consumer: ConsumerLayer, generator: torch.Generator) -> SampleMoments:
         """Return the moments of the channels that a consumer sees."""
-        moments = Moments(len(consumer.units))
+        moments = SampleMoments(len(consumer.units))
         most = max(30 * len(consumer.units), 200_000) // len(self.values)
         for values in self.values:
             moments.add(pixels(values[consumer.value], consumer.axis, most, generator))
         return moments
 
 
-def _reading(seen: Moments, kernel: Tensor, at: Tensor) -> Statistics:
+def _reading(seen: SampleMoments, kernel: Tensor, at: Tensor) -> Statistics:
     """Return the statistics with which some unknowns are fitted to what a kernel makes of all."""
     mean, covariance = seen.mean(), seen.covariance()
     return Statistics(seen.count, mean[at], mean @ kernel, covariance[at][:, at], covariance[at] @ kernel)

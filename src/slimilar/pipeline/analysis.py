@@ -9,17 +9,17 @@ from typing import Any, Literal
 from torch import Tensor, nn
 
 from slimilar.calibration.calibration_set import CalibrationSet, Progress, calibration_set, wants_synthesis
+from slimilar.calibration.program import program_for
 from slimilar.criteria import Criterion, Facts, Sight, Weights, facts, make
-from slimilar.criteria.base import phases_of
+from slimilar.criteria.base import LazyCriterion, phases_of
 from slimilar.criteria.needs import Given, check_needs
 from slimilar.errors import InvalidInput, Option
 from slimilar.graph.groups import Residual
 from slimilar.graph.structure import Structure
 from slimilar.pipeline.checks import check_finite, check_inputs, excluded_modules, listed
-from slimilar.planning.assemble import EXCLUDED, Answer, Answers, assemble
+from slimilar.planning.assemble import EXCLUDED, Answers, LazyAnswer, assemble
 from slimilar.planning.cost import CostModel, cost_model
 from slimilar.planning.plan import Plan
-from slimilar.reconstruction.apply import program_of
 from slimilar.similarity.linkage import Linkage
 from slimilar.surgery.probe import find_structure
 from slimilar.utils.checks import check_positive_integer
@@ -116,13 +116,14 @@ def plan_of(
     options: AnalysisOptions,
     images: CalibrationSet,
     progress: Progress | None = None,
+    structure: Structure | None = None,
 ) -> Plan:
-    """Return the plan of a model whose inputs are checked."""
+    """Return the plan of a model whose inputs are checked; a `structure` found before spares a trace."""
     excluded = excluded_modules(model, options.exclude)
     tensors = named_tensors(model)
     check_finite(model, tensors)
     options.check_needs(model, bool(images), images.labels is not None)
-    structure = find_structure(model, example, options.streams)
+    structure = structure or find_structure(model, example, options.streams)
     costs = cost_model(structure.trace, structure.grouping)
     sight = _sight(model, example, structure, costs, images, progress) if images else None
     weights = Weights(tensors, sight, phases_of(model))
@@ -141,20 +142,21 @@ def _sight(
     progress: Progress | None,
 ) -> Sight:
     """Return the images and the means to run the network on them, for the criterion."""
+    program, images = program_for(model, example, structure, images)
     return Sight(
-        structure.trace, structure.grouping, costs, program_of(model, example, structure, images.batch_size),
-        images.batches, images.seed, progress, images.label_batches,
+        program.trace, structure.grouping, costs, program, images.batches, images.seed, progress, images.label_batches
     )  # fmt: skip
 
 
 def _answers(
     criterion: Criterion, weights: Weights, structure: Structure, excluded: set[str]
-) -> Mapping[str, Answer]:
+) -> Mapping[str, LazyAnswer]:
     """Return what the criterion answers for every group that is not excluded, by name."""
     groups = structure.grouping.groups
-    found: dict[str, Answer] = {g.name: EXCLUDED for g in groups if excluded & set(g.producers)}
+    found: dict[str, LazyAnswer] = {g.name: EXCLUDED for g in groups if excluded & set(g.producers)}
     asked = [g for g in groups if g.name not in found]
-    answers = criterion.orders(asked, weights)
+    ask = criterion.lazy_orders if isinstance(criterion, LazyCriterion) else criterion.orders
+    answers = ask(asked, weights)
     return found | {g.name: answer for g, answer in zip(asked, answers, strict=True)}
 
 

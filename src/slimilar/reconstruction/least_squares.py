@@ -19,11 +19,11 @@ from torch import Tensor
 from slimilar.calibration import replay
 from slimilar.calibration.consumers import ConsumerLayer, is_conv, pixels
 from slimilar.calibration.fisher import fisher_weights
-from slimilar.calibration.replay import Held, Program
+from slimilar.calibration.program import Held, Program
 from slimilar.reconstruction.channel_mixing import StandIn, absorb, regression
-from slimilar.reconstruction.patches import HELD, PAIRED, Samples, draw, fit, held_out_rows, image_numbers
+from slimilar.reconstruction.patches import HELD, PAIRED, Sampler, Samples, fit, held_out_rows, image_numbers
 from slimilar.reconstruction.ridge import held_out_strength, merged, stand_in_statistics
-from slimilar.reconstruction.solvers import Moments
+from slimilar.reconstruction.solvers import SampleMoments
 from slimilar.reconstruction.targets import Pair, scale_of, target_of
 
 Kept = NDArray[np.bool_]
@@ -220,11 +220,13 @@ def _fit_patches(
     taps = int(np.prod(shape)) if conv else 1
     candidates = torch.from_numpy(np.flatnonzero(seats.stays | seats.spare))
     size = len(candidates) * taps
-    generator = torch.Generator().manual_seed(settings.seed + consumer.op)
     gate = 2 * settings.steps * (size + _PASSES)
     rows = int(max(settings.rows * size, settings.effort / (size * size + (size + gate) * outputs)))
     each = -(-min(rows, HELD // size, PAIRED // (size + 2 * outputs)) // len(pairs))
 
+    generator = torch.Generator().manual_seed(settings.seed + consumer.op)
+    instruction = program.instructions[consumer.op]
+    sampler = Sampler(instruction, consumer.axis, candidates, shape, conv, each, generator)
     samples = Samples((each + len(pairs[0].pruned[consumer.value])) * len(pairs))
     for number, pair in enumerate(pairs):
         target = target_of(
@@ -237,10 +239,10 @@ def _fit_patches(
             settings.steps > 0,
         )
         if target.plain.numel() * len(pairs) <= _AHEAD:  # else it is made again when its turn comes
-            pair.original[program.instructions[consumer.op].outputs[0]] = target.plain
+            pair.original[instruction.outputs[0]] = target.plain
         x = pair.pruned[consumer.value]
         numbers = image_numbers(number, min(settings.distinct, len(pairs)), len(x))
-        draw(samples, program, consumer, x, candidates, target, shape, each, conv, generator, numbers)
+        sampler.draw(samples, x, target, numbers)
     likely = torch.from_numpy(np.flatnonzero(seats.stays[candidates.numpy()]))
     mixed = None
     if settings.prior == "mix" and not seats.stays.all():
@@ -258,7 +260,7 @@ def _fit_patches(
     new = torch.zeros_like(weight)
     new[:, chosen] = found.kernel.T.reshape(outputs, len(chosen), *shape).to(weight.dtype)
     bias = network.original[consumer.bias] if consumer.bias is not None else 0.0
-    if conv and isinstance(program.instructions[consumer.op].args[1], Held):
+    if conv and isinstance(instruction.args[1], Held):
         network.narrow[consumer.op] = chosen
     now = np.zeros_like(seats.stays)
     now[chosen.numpy()] = True
@@ -279,7 +281,7 @@ def _fit_mixing(
     If not on the `whole` calibration set, no held-out image is fitted to: as a prior it is measured on them.
     """
     generator = torch.Generator().manual_seed(settings.seed + consumer.op)
-    parts = Moments(len(consumer.units)), Moments(len(consumer.units))  # fitted to, and held out
+    parts = SampleMoments(len(consumer.units)), SampleMoments(len(consumer.units))  # fitted to, and held out
     for number, pair in enumerate(pairs):
         x = pair.pruned[consumer.value]
         held = held_out_rows(image_numbers(number, min(settings.distinct, len(pairs)), len(x)))
@@ -291,7 +293,7 @@ def _fit_mixing(
 
 
 def _regression(
-    parts: tuple[Moments, Moments],
+    parts: tuple[SampleMoments, SampleMoments],
     weight: Tensor,
     consumer: ConsumerLayer,
     stays: Kept,

@@ -143,8 +143,11 @@ class Checker:
         return ops[self._op]
 
     def _known_labels(self, call: rules.Call, expected: Op) -> list[Labels] | None:
-        """Return the labels without the rule, where the operator does the same to the same tensors, made smaller."""
-        if not self._same_call(call, expected):
+        """Return the labels without the rule, where it could not say more.
+
+        So it is if the operator does the same to the same tensors, made smaller, or if of each one channel is left.
+        """
+        if not self._same_call(call, expected) and not _has_single_channels(call):
             return None
         found = []
         for v in expected.outputs:
@@ -191,6 +194,12 @@ class Checker:
         if id(factor) not in self._remainders:
             self._remainders[id(factor)] = factor, _without_removed(factor, self._stays)
         return self._remainders[id(factor)][1]
+
+
+def _has_single_channels(call: rules.Call) -> bool:
+    """Tell whether one channel is left in every labelled input: where it stands cannot be told any more."""
+    factors = [f for value in call.seen for f in value.labels]
+    return bool(factors) and all(f.numel() == 1 for f in factors)
 
 
 def _same(mine: Sequence[Tensor], theirs: Sequence[Tensor]) -> bool:

@@ -63,7 +63,7 @@ def _error(
     if dtype is not None:
         original, small = copy_with(original, {}).to(dtype), copy_with(small, {}).to(dtype)
     device = next(iter(small.parameters())).device
-    inputs = _random_like(example, dtype, device)
+    inputs = random_like(example, dtype, device)
     less = _smaller(inputs)
     if less is not None:
         expected: list[Tensor] = []
@@ -72,14 +72,14 @@ def _error(
         except Exception:  # the user's code may say anything to a size that it was not made for
             run = Masked({})
         if run.names == [op.name for op in trace.ops]:
-            return _difference(expected, _plain_outputs(small, less))
+            return difference(expected, plain_outputs(small, less))
     expected, run = _outputs(original, inputs, trace, masks)
     if not run.complete:
         raise VerificationError(
             "the model must run the operators that its trace has seen, but some of those that read channels "
             "did not run on random input"
         )
-    return _difference(expected, _plain_outputs(small, inputs))
+    return difference(expected, plain_outputs(small, inputs))
 
 
 def _smaller(example: Example) -> Example | None:
@@ -127,7 +127,8 @@ def _as_traced(model: nn.Module, trace: Trace, masks: Masks) -> Iterator[None]:
             torch.backends.mha.set_fastpath_enabled(before)
 
 
-def _plain_outputs(small: nn.Module, inputs: Example) -> list[Tensor]:
+def plain_outputs(small: nn.Module, inputs: Example) -> list[Tensor]:
+    """Return the floating-point outputs of a model of ours in eval mode."""
     args, kwargs = arguments(inputs)
     with torch.no_grad(), _in_eval_mode(small):
         return list(tensors_in(small(*args, **kwargs)))
@@ -146,7 +147,8 @@ def _in_eval_mode(model: nn.Module) -> Iterator[None]:
             module.training = True
 
 
-def _difference(expected: list[Tensor], given: list[Tensor]) -> float:
+def difference(expected: list[Tensor], given: list[Tensor]) -> float:
+    """Return the largest difference between outputs, relative to the largest value of each."""
     if not expected:
         raise VerificationError("the model must return tensors that can be compared, got none")
     if [t.shape for t in expected] != [t.shape for t in given]:
@@ -164,7 +166,8 @@ def _relative(expected: Tensor, given: Tensor) -> float:
     return float((expected - given).abs().max() / scale)
 
 
-def _random_like(example: Example, dtype: torch.dtype | None, device: torch.device) -> Example:
+def random_like(example: Example, dtype: torch.dtype | None, device: torch.device) -> Example:
+    """Return an example with random numbers, the same each time."""
     generator = torch.Generator().manual_seed(0)
 
     def make(t: Tensor) -> Tensor:
