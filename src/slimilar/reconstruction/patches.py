@@ -90,15 +90,16 @@ class Fit:
 
 def draw(
     samples: Samples, program: Program, consumer: ConsumerLayer, x: Tensor, channels: Tensor,
-    target: ReconstructionTarget, taps: tuple[int, ...], most: int, conv: bool, generator: torch.Generator,
+    target: ReconstructionTarget, taps: tuple[int, ...] | None, most: int, generator: torch.Generator,
     numbers: Tensor | None = None,
 ) -> None:  # fmt: skip
     """Add samples of one batch, of some channels, at most so many (at least one of every image).
 
-    `numbers` are those of the batch's images (see `image_numbers`).
+    `taps` are a convolution's, None for other consumers. `numbers` are those of the batch's images (see
+    `image_numbers`).
     """
     numbers = torch.arange(len(x)) if numbers is None else numbers
-    if not conv:
+    if taps is None:
         rows = x.movedim(consumer.axis, -1).flatten(0, -2)
         pick = torch.randperm(len(rows), generator=generator)[:most]
         images = numbers[pick // (len(rows) // len(x))]
@@ -154,7 +155,7 @@ def fit(
     channels = torch.arange(size // taps)
     likely = channels if likely is None else likely
     exchange = width is not None and width < len(channels)
-    choice = Choice(taps, weight, width or len(channels), fixed, likely)
+    choice = ChannelChoice(taps, weight, width or len(channels), fixed, likely)
     if strength is None:
         seen, strength, exchange = _judged(samples, prior, choice, exchange)
     else:
@@ -185,7 +186,7 @@ def fit(
 
 
 @dataclass(frozen=True, eq=False)
-class Choice:
+class ChannelChoice:
     """Which channels, of `taps` unknowns each, a kernel may read: `width` of them, the `fixed` ones in any case.
 
     The `likely` ones are those that were chosen before. Outputs count by `weight`.
@@ -203,7 +204,7 @@ class Choice:
 
 
 def _judged(
-    samples: Samples, prior: Tensor, choice: Choice, exchange: bool
+    samples: Samples, prior: Tensor, choice: ChannelChoice, exchange: bool
 ) -> tuple[Statistics, float, bool]:
     """Return the statistics of all samples, the ridge that errs least on held-out images, and whether to exchange.
 
@@ -226,7 +227,7 @@ def _judged(
 
 
 def _exchanged_error(
-    fit: Statistics, held_out: Statistics, prior: Tensor, choice: Choice, strength: float
+    fit: Statistics, held_out: Statistics, prior: Tensor, choice: ChannelChoice, strength: float
 ) -> float:
     """Return the held-out error of the kernel on those channels that elimination finds on the fitted images."""
     amount = level_of(fit.covariance, strength)
