@@ -237,8 +237,8 @@ def _fit_patches(
             pair.original[program.instructions[consumer.op].outputs[0]] = target.plain
         x = pair.pruned[consumer.value]
         numbers = image_numbers(number, min(settings.distinct, len(pairs)), len(x))
-        taps = shape if conv else None
-        draw(samples, program, consumer, x, candidates, target, taps, each, generator, numbers)
+        kernel = shape if conv else None
+        draw(samples, program, consumer, x, candidates, target, kernel, each, generator, numbers)
     prior = weight.index_select(1, candidates).reshape(outputs, -1).T.double()
     scale = torch.ones(1) if consumer.norm is None else scale_of(program, network.original, consumer.norm)
     heard = network.heard.get(consumer.op, torch.ones(outputs))
