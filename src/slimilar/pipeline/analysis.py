@@ -21,6 +21,7 @@ from slimilar.planning.cost import CostModel, cost_model
 from slimilar.planning.plan import Plan
 from slimilar.reconstruction.apply import program_of
 from slimilar.similarity.linkage import Linkage
+from slimilar.surgery.branches import with_branches
 from slimilar.surgery.probe import find_structure
 from slimilar.utils.checks import check_natural_number
 from slimilar.utils.modules import named_tensors
@@ -113,7 +114,7 @@ def plan_of(
     tensors = named_tensors(model)
     check_finite(model, tensors)
     options.check_needs(model, bool(images), images.labels is not None)
-    structure = find_structure(model, example, options.residual)
+    structure = _structure(model, example, options.residual, options.min_channels, excluded)
     costs = cost_model(structure.trace, structure.grouping)
     sight = _sight(model, example, structure, costs, images, progress) if images else None
     weights = Weights(tensors, sight, phases_of(model))
@@ -121,6 +122,14 @@ def plan_of(
     orders = _answers(criterion, weights, structure, excluded)
     answers = Answers(criterion.name, orders, options.facts.exchangeable)
     return assemble(structure, costs, answers, options.min_channels)
+
+
+def _structure(
+    model: nn.Module, example: Example, residual: Residual, min_channels: int, excluded: set[str]
+) -> Structure:
+    """Trace and probe a model; look for branches that may go altogether if groups may lose all channels."""
+    found = find_structure(model, example, residual)
+    return with_branches(model, found, excluded) if min_channels == 0 else found
 
 
 def _sight(
@@ -158,5 +167,5 @@ def plan_from(
     min_channels: int = 1,
 ) -> Plan:
     """Return the plan of stored answers: the model is traced, and no criterion runs."""
-    structure = find_structure(check_inputs(model, example), example, residual)
+    structure = _structure(check_inputs(model, example), example, residual, min_channels, set())
     return assemble(structure, cost_model(structure.trace, structure.grouping), answers, min_channels)
