@@ -10,12 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slimilar.criteria.base import Facts, Weights, free_units, renumber
+from slimilar.criteria.base import Facts, Weights, free_units
 from slimilar.graph.groups import BatchNorm, ChannelGroup
 from slimilar.graph.reasons import FreezeKind, Reason
-from slimilar.planning.assemble import Answer
-from slimilar.similarity.distances import Floats, is_uninformative, normalise, pair_distances
-from slimilar.similarity.linkage import Linkage, linkage_tree, removal_order
+from slimilar.planning.assemble import Answer, LazyAnswer
+from slimilar.similarity.distances import Floats
+from slimilar.similarity.linkage import Linkage
+from slimilar.similarity.partial_linkage import PartialLinkage
 
 _Key = tuple[int, str | None, str | None]
 _BetaGamma = tuple[Floats, Floats]  # of a batch norm
@@ -37,19 +38,21 @@ class Similarity:
 
     def orders(self, groups: Sequence[ChannelGroup], weights: Weights) -> list[Answer]:
         """Return the removal order of every group."""
-        known: dict[_Key, _BetaGamma] = {}
-        return [self._order(group, weights, known) for group in groups]
+        found = self.lazy_orders(groups, weights)
+        return [answer.whole() if isinstance(answer, PartialLinkage) else answer for answer in found]
 
-    def _order(self, group: ChannelGroup, weights: Weights, known: dict[_Key, _BetaGamma]) -> Answer:
+    def lazy_orders(self, groups: Sequence[ChannelGroup], weights: Weights) -> list[LazyAnswer]:
+        """Return the linkage of every group, not yet computed."""
+        known: dict[_Key, _BetaGamma] = {}
+        return [self._linkage(group, weights, known) for group in groups]
+
+    def _linkage(self, group: ChannelGroup, weights: Weights, known: dict[_Key, _BetaGamma]) -> LazyAnswer:
         if not group.batch_norms:
             return "no batch norm: there is no similarity to measure"
         units = free_units(group)
-        beta, gamma = _statistics(group, weights, known)
-        pairs = pair_distances(beta[:, units].T, np.square(gamma[:, units]).sum(0))
-        if is_uninformative(pairs):
-            return UNTRAINED
-        tree = linkage_tree(normalise(pairs), self.linkage)
-        return renumber(removal_order(tree, np.abs(gamma[:, units]).sum(0)), units)
+        beta, gamma = (moment[:, units] for moment in _statistics(group, weights, known))
+        linkage = PartialLinkage(units, beta.T, np.square(gamma).sum(0), np.abs(gamma).sum(0), self.linkage)
+        return UNTRAINED if linkage.is_uninformative else linkage
 
 
 def _statistics(group: ChannelGroup, weights: Weights, known: dict[_Key, _BetaGamma]) -> _BetaGamma:

@@ -8,6 +8,7 @@ from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from slimilar.graph.assumptions import Signature
 from slimilar.graph.labels import Atoms, Labels, numbered, roots
@@ -224,7 +225,9 @@ class Trace:
     freezes: tuple[Freeze, ...]
     runs: tuple[Atoms, ...]  # see `Run`
     pieces: tuple[Atoms, ...]  # see `Piece`
+    inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    constants: Mapping[int, Tensor]  # values neither made by an operator nor held by the model under a name
     parameters: Mapping[str, tuple[int, ...]]  # name -> shape, tied ones once
     meta: bool  # shapes were enough
     reductions: tuple[Reduction, ...] = ()

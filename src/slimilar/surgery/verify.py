@@ -94,7 +94,7 @@ def _error_at(
         return None
     if run.names != [op.name for op in trace.ops]:
         return None
-    return _difference(expected, _plain_outputs(small, inputs))
+    return difference(expected, plain_outputs(small, inputs))
 
 
 def _error_on_example(
@@ -106,7 +106,7 @@ def _error_on_example(
             "the model must run the operators that its trace has seen, but some of those that read channels "
             "did not run on random input"
         )
-    return _difference(expected, _plain_outputs(small, inputs))
+    return difference(expected, plain_outputs(small, inputs))
 
 
 def _outputs(model: nn.Module, inputs: Example, trace: Trace, masks: Masks) -> tuple[list[Tensor], Masked]:
@@ -137,7 +137,8 @@ def _as_traced(model: nn.Module, trace: Trace, masks: Masks) -> Iterator[None]:
             torch.backends.mha.set_fastpath_enabled(before)
 
 
-def _plain_outputs(small: nn.Module, inputs: Example) -> list[Tensor]:
+def plain_outputs(small: nn.Module, inputs: Example) -> list[Tensor]:
+    """Return the floating-point outputs of a model of ours in eval mode."""
     args, kwargs = arguments(inputs)
     with torch.no_grad(), _in_eval_mode(small):
         return list(tensors_in(small(*args, **kwargs)))
@@ -156,7 +157,8 @@ def _in_eval_mode(model: nn.Module) -> Iterator[None]:
             module.training = True
 
 
-def _difference(expected: list[Tensor], given: list[Tensor]) -> float:
+def difference(expected: list[Tensor], given: list[Tensor]) -> float:
+    """Return the largest difference between outputs, relative to the largest value of each."""
     if not expected:
         raise VerificationError("the model must return tensors that can be compared, got none")
     if [t.shape for t in expected] != [t.shape for t in given]:
