@@ -172,7 +172,8 @@ def plan_from(
     min_channels: int = 1,
 ) -> Plan:
     """Return the plan of stored answers: the model is traced, and no criterion runs."""
-    structure = find_structure(check_inputs(model, example), example, residual)
+    model = check_inputs(model, example)
+    structure = find_structure(model, example, residual)
     if min_channels == 0:
         structure = with_branches(model, structure)
     return assemble(structure, cost_model(structure.trace, structure.grouping), answers, min_channels)
