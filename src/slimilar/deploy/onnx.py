@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from slimilar.deploy.extras import require
 from slimilar.errors import InvalidInput, SlimilarError, VerificationError
 from slimilar.utils.atomic import replacing
 from slimilar.utils.modules import check_model
@@ -49,14 +50,6 @@ def export_onnx(
     finally:
         for module, training in modes.items():
             module.training = training
-
-
-def require(name: str, extra: str = "onnx") -> Any:
-    """Import a library that is an extra, or say how to get it."""
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        raise InvalidInput(f"{name} is not installed; run: pip install 'slimilar[{extra}]'") from error
 
 
 def _inputs(example: Example, dynamic_batch: bool) -> tuple[Tensor, ...]:
