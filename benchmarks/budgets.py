@@ -69,7 +69,9 @@ def reach(args: argparse.Namespace, network: str, names: list[str]) -> Iterator[
         plan = slimilar.analyze(found.model, example, criterion=criterion, calibration=images, labels=labels)
         shares = {}
         for budget in BUDGETS:
-            small = apply(found.model, example, plan, plan.at(flops=budget), verify=False).model
+            small = apply(
+                found.model, example, plan, plan.at(flops=budget), reconstruction="none", verify=False
+            ).model
             shares[str(budget)] = slimilar.count(small, example).flops / before
         yield {
             "network": network, "criterion": name, "reached": shares, "images": len(images), "seed": SEED,

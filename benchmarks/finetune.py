@@ -25,7 +25,7 @@ from torch import nn
 import slimilar
 from slimilar.data import Images, cifar
 from slimilar.models.checkpoints import Pretrained, pretrained
-from slimilar.train import Settings, evaluate, finetune, recipe
+from slimilar.train import TrainingSettings, evaluate, finetune, recipe
 from slimilar.utils.atomic import write_text
 
 WORDS = {"ours": "chosen by span and fitted", "none": "plain removal by similarity (the paper)"}
@@ -70,7 +70,7 @@ def _tuned(args: argparse.Namespace, found: Pretrained, start: str, taught: bool
     began, cpu = time.perf_counter(), time.process_time()
     result = finetune(
         small, train.first(FIT), recipe("quick"), test=test, teacher=found.model if taught else None, folder=folder,
-        resume=True, settings=Settings(seed=args.seed),
+        resume=True, settings=TrainingSettings(seed=args.seed),
     )  # fmt: skip
     return {
         "before": _percent(found.model, test),

@@ -22,7 +22,7 @@ import slimilar
 from slimilar.calibration.consumers import find_consumers
 from slimilar.criteria import Ranking, Weights
 from slimilar.graph.groups import ChannelGroup
-from slimilar.planning.plan import Cut
+from slimilar.planning.cut import Cut
 from slimilar.reconstruction.apply import program_of
 from slimilar.reconstruction.least_squares import Settings, substitute_linear
 from slimilar.reconstruction.reconstruct import rebuild

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 
 from slimilar.data import Images
 from slimilar.models import build
-from slimilar.train import Hooks, Recipe, Settings, train
+from slimilar.train import Hooks, Recipe, TrainingSettings, train
 from slimilar.train.batches import Epoch
 
 SEED, BATCH, BLOCK, BLOCKS = 0, 128, 2, 16
@@ -64,7 +64,7 @@ def measured(model: nn.Module, images: Images) -> list[tuple[float, float]]:
 
     recipe = Recipe(epochs=1, batch_size=BATCH, lr=0.1)
     with tempfile.TemporaryDirectory() as folder:
-        settings = Settings(seed=SEED, log_every=10)
+        settings = TrainingSettings(seed=SEED, log_every=10)
         train(model, images, recipe, folder=folder, hooks=Hooks(after_step=in_turn), settings=settings)
     return pairs[2:]  # the first blocks warm up
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from _results import RESULTS, commit
-from _zoo.catalogue import EXPORT_EVERY, Entry, catalogue, chosen, without_norms
+from _zoo.catalogue import EXPORT_EVERY, Architecture, catalogue, chosen, without_norms
 from _zoo.table import table
 
 from slimilar.utils.row_ledger import RowLedger
@@ -39,7 +39,7 @@ class Worker:
         self.seconds, self.memory = seconds, memory
         self.process: subprocess.Popen[str] | None = None
 
-    def ask(self, task: str, entry: Entry) -> dict[str, Any]:
+    def ask(self, task: str, entry: Architecture) -> dict[str, Any]:
         """Return the row of one task."""
         process = self.process or self._start()
         assert process.stdin is not None
@@ -94,7 +94,7 @@ def processor_seconds(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def is_wanted(task: str, index: int, entry: Entry) -> bool:
+def is_wanted(task: str, index: int, entry: Architecture) -> bool:
     """Tell whether a task is for this model: exporting for a sample, and without batch norms only our own."""
     return task == "ours" or (entry.batch_norms > 0 and (task != "exported" or index % EXPORT_EVERY == 0))
 
@@ -137,7 +137,7 @@ def main() -> None:
     print(table(entries, newest(RowLedger(options.log).rows)))
 
 
-def run(picked: list[Entry], options: argparse.Namespace) -> None:
+def run(picked: list[Architecture], options: argparse.Namespace) -> None:
     """Try what has no row yet; write each row as soon as it is known."""
     ledger = RowLedger(options.log, stamp={"commit": commit("benchmarks/_zoo")})
     done, again = newest(ledger.rows), set(filter(None, options.again.split(",")))

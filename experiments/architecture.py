@@ -8,18 +8,18 @@ from typing import Any
 
 import numpy as np
 
-import slimilar
-from experiments.bench import LABELS, Bench
+from experiments.experiment import LABELS, ExperimentRun
 from experiments.figures import COLOURS, GREY, canvas, label_ends
 from experiments.methods import chosen
 from experiments.paper import ARCHITECTURE_CUT
 from experiments.tables import percent
 from experiments.tables import table as markdown
+from slimilar.pipeline.analysis import plan_from
 from slimilar.utils.row_ledger import RowLedger
 
 
 @dataclass(frozen=True)
-class Settings:
+class ArchitectureSettings:
     """`cut` is the share of FLOPs removed, `sparse_epochs` the training before pruning of NS and SSL."""
 
     network: str
@@ -29,28 +29,28 @@ class Settings:
 
 
 SETTINGS = {
-    "paper": Settings("vgg16-cifar10-full", ("Ours", "NS", "SSL"), ARCHITECTURE_CUT, 60),
-    "small": Settings("vgg16-cifar10", ("Ours", "NS", "SSL"), ARCHITECTURE_CUT, 1),
-    "tiny": Settings("demo", ("Ours", "NS"), ARCHITECTURE_CUT, 1),
+    "paper": ArchitectureSettings("vgg16-cifar10-full", ("Ours", "NS", "SSL"), ARCHITECTURE_CUT, 60),
+    "small": ArchitectureSettings("vgg16-cifar10", ("Ours", "NS", "SSL"), ARCHITECTURE_CUT, 1),
+    "tiny": ArchitectureSettings("demo", ("Ours", "NS"), ARCHITECTURE_CUT, 1),
 }
 
 
-def trains(settings: Settings) -> bool:
+def trains(settings: ArchitectureSettings) -> bool:
     """Tell whether networks are trained, so that rows depend on the recipe."""
     return settings.sparse_epochs > 0
 
 
-def run(bench: Bench) -> None:
+def run(experiment: ExperimentRun) -> None:
     """Let every method choose, and cut all of them to the same FLOPs."""
-    for method in bench.settings.methods:
-        bench.ledger.row({"method": method}, partial(_widths, bench, method))
+    for method in experiment.settings.methods:
+        experiment.ledger.row({"method": method}, partial(_widths, experiment, method))
 
 
-def _widths(bench: Bench, method: str) -> dict[str, Any]:
-    settings = bench.settings
-    network = bench.network(settings.network)
-    criterion = chosen(bench, settings.network, method, settings.sparse_epochs)
-    plan = slimilar.analyze(network.model, network.example, criterion=criterion, residual=network.residual)
+def _widths(experiment: ExperimentRun, method: str) -> dict[str, Any]:
+    settings = experiment.settings
+    network = experiment.network(settings.network)
+    orders = chosen(experiment, settings.network, method, settings.sparse_epochs)
+    plan = plan_from(network.model, network.example, orders, residual=network.residual)
     cut = plan.at(flops=1 - settings.cut)
     return {
         "pruned": round(100 * (1 - cut.flops / cut.before.flops), 2),

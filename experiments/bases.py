@@ -24,7 +24,7 @@ from slimilar.data import cifar
 from slimilar.errors import DataError
 from slimilar.models import VGG, PreResNet
 from slimilar.models.checkpoints import load_state
-from slimilar.train import Progress, Recipe, Settings, evaluate, recipe, train
+from slimilar.train import Progress, Recipe, TrainingSettings, evaluate, recipe, train
 from slimilar.utils.atomic import replacing, write_text
 from slimilar.utils.provenance import hardware, versions
 from slimilar.utils.suggestions import choose
@@ -76,7 +76,7 @@ def make(name: str, data: Path, runs: Path = RUNS) -> Path:
     torch.manual_seed(SEED)
     result = train(
         base.build(), images, base.recipe, test=test, folder=runs / name, resume=True,
-        settings=Settings(seed=SEED, save_every=100), progress=_show,
+        settings=TrainingSettings(seed=SEED, save_every=100), progress=_show,
     )  # fmt: skip
     state = {
         k: (v.half() if v.ndim > 1 else v).contiguous()

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from experiments.bench import LABELS, Bench, Network
+from experiments.experiment import LABELS, ExperimentRun, TrainedNetwork
 from experiments.figures import BLUE, GREY, ORANGE, canvas
 from experiments.paper import TYPICAL_LAMBDA
 from experiments.tables import table as markdown
@@ -26,7 +26,7 @@ from slimilar.utils.row_ledger import RowLedger
 
 
 @dataclass(frozen=True)
-class Settings:
+class BoundSettings:
     """Networks and how many of their calibration images are looked at."""
 
     networks: tuple[str, ...]
@@ -34,27 +34,29 @@ class Settings:
 
 
 SETTINGS = {
-    "paper": Settings(("vgg16-cifar10-full", "preresnet110-cifar10", "resnet50-imagenet"), 256),
-    "small": Settings(("vgg16-cifar10", "resnet56-cifar10", "resnet56-cifar100", "resnet50-imagenet"), 32),
-    "tiny": Settings(("demo",), 8),
+    "paper": BoundSettings(("vgg16-cifar10-full", "preresnet110-cifar10", "resnet50-imagenet"), 256),
+    "small": BoundSettings(
+        ("vgg16-cifar10", "resnet56-cifar10", "resnet56-cifar100", "resnet50-imagenet"), 32
+    ),
+    "tiny": BoundSettings(("demo",), 8),
 }
 QUANTILES = (0.05, 0.5, 0.95)
 
 
-def trains(_settings: Settings) -> bool:
+def trains(_settings: BoundSettings) -> bool:
     """Tell whether networks are trained, so that rows depend on the recipe."""
     return False
 
 
-def run(bench: Bench) -> None:
+def run(experiment: ExperimentRun) -> None:
     """Measure every pair of batch norm and convolution with nothing but an activation (and pooling) in between."""
-    for name in bench.settings.networks:
-        bench.ledger.row({"network": name}, partial(_network, bench, name))
+    for name in experiment.settings.networks:
+        experiment.ledger.row({"network": name}, partial(_network, experiment, name))
 
 
-def _network(bench: Bench, name: str) -> dict[str, Any]:
+def _network(experiment: ExperimentRun, name: str) -> dict[str, Any]:
     """Measure in one pass: when a convolution runs, the batch norm in front of it has just run."""
-    network = bench.network(name)
+    network = experiment.network(name)
     held: dict[str, Tensor] = {}
     found: list[dict[str, Any]] = []
     hooks = []
@@ -76,14 +78,14 @@ def _network(bench: Bench, name: str) -> dict[str, Any]:
         hooks += [before.register_forward_hook(keep), consumer.register_forward_hook(look)]
     try:
         with torch.inference_mode():
-            network.model(network.images[: bench.settings.images])
+            network.model(network.images[: experiment.settings.images])
     finally:
         for hook in hooks:
             hook.remove()
     return {"layers": found}
 
 
-def pairs(network: Network) -> list[tuple[str, str]]:
+def pairs(network: TrainedNetwork) -> list[tuple[str, str]]:
     """Return which batch norm is read by which convolution alone."""
     modules = dict(network.model.named_modules())
     norms = [n for n, m in modules.items() if isinstance(m, nn.BatchNorm2d)]

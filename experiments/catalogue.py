@@ -44,7 +44,7 @@ def reproduce(
     """
     import torch
 
-    from experiments.bench import Bench
+    from experiments.experiment import ExperimentRun
     from experiments.provenance import opened
     from experiments.scales import scale_of
 
@@ -56,9 +56,9 @@ def reproduce(
     folder = Path(out).expanduser() / name
     ledger = opened(folder / f"{scale}.jsonl", _header(name, scale, seed))
     found = None if place is None else Path(place).expanduser()
-    bench = Bench(chosen, own, ledger, found, seed, RUNS / scale)
+    experiment = ExperimentRun(chosen, own, ledger, found, seed, RUNS / scale)
     if not show:
-        module.run(bench)
+        module.run(experiment)
     return write(name, ledger, folder / scale)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from experiments.bench import LABELS, Bench
+from experiments.experiment import LABELS, ExperimentRun
 from experiments.figures import COLOURS, GREY, canvas, label_ends
 from experiments.methods import compared
 from experiments.tables import apart, percent
@@ -14,7 +14,7 @@ from slimilar.utils.row_ledger import RowLedger
 
 
 @dataclass(frozen=True)
-class Settings:
+class CurveSettings:
     """`budgets` are shares of FLOPs that are left, `images` those that the substitute is fitted to."""
 
     networks: tuple[str, ...]
@@ -27,26 +27,32 @@ class Settings:
 APART = True  # fitted networks have the scale's recipe for them
 ALL = ("Ours", "NS", "SSL", "RDF", "PFGM", "SFP")
 SETTINGS = {
-    "paper": Settings(
+    "paper": CurveSettings(
         ("vgg16-cifar10-full", "preresnet110-cifar10", "vgg16-cifar100-full", "preresnet110-cifar100"),
         ALL, ("0.8", "0.7", "0.6", "0.5", "0.4", "0.3", "0.2"), 60, 1024,
     ),
-    "small": Settings(("resnet20-cifar10",), ALL, ("0.65", "0.4"), 1, 256),
-    "tiny": Settings(("demo",), ("Ours", "PFGM"), ("0.7", "0.4"), 1, 32),
+    "small": CurveSettings(("resnet20-cifar10",), ALL, ("0.65", "0.4"), 1, 256),
+    "tiny": CurveSettings(("demo",), ("Ours", "PFGM"), ("0.7", "0.4"), 1, 32),
 }  # fmt: skip
 
 
-def trains(_settings: Settings) -> bool:
+def trains(_settings: CurveSettings) -> bool:
     """Tell whether networks are trained, so that rows depend on the recipe."""
     return True
 
 
-def run(bench: Bench) -> None:
+def run(experiment: ExperimentRun) -> None:
     """Compare all methods at all budgets on every network."""
-    settings = bench.settings
+    settings = experiment.settings
     for name in settings.networks:
         compared(
-            bench, name, settings.methods, settings.budgets, settings.sparse_epochs, settings.images, APART
+            experiment,
+            name,
+            settings.methods,
+            settings.budgets,
+            settings.sparse_epochs,
+            settings.images,
+            APART,
         )
 
 

@@ -26,7 +26,7 @@ from slimilar.data import Images, cifar, demo_images
 from slimilar.data.demo import write_demo_images
 from slimilar.models import VGG, demo_network
 from slimilar.models.demo import WIDTH, write_demo_network
-from slimilar.train import Progress, Result, Settings, evaluate, recipe, train
+from slimilar.train import Progress, TrainingResult, TrainingSettings, evaluate, recipe, train
 
 SEED = 0
 COMMAND = "python experiments/demo_network.py --data FOLDER --out runs/demo"
@@ -44,7 +44,7 @@ def show(event: Progress) -> None:
     print(line, flush=True)
 
 
-def ship(cycles: list[Result], images: Images, test: Images) -> None:
+def ship(cycles: list[TrainingResult], images: Images, test: Images) -> None:
     folder = Path(slimilar.__file__).parent / "data" / "demo_assets"
     folder.mkdir(exist_ok=True)
     chosen = torch.cat([(test.labels == label).nonzero()[:100, 0] for label in range(10)]).sort().values
@@ -91,7 +91,7 @@ def main() -> None:
     torch.set_num_threads(args.threads)
     images, test = cifar("cifar10", "train", args.data), cifar("cifar10", "test", args.data)
     torch.manual_seed(SEED)
-    settings = Settings(seed=SEED, save_every=100)
+    settings = TrainingSettings(seed=SEED, save_every=100)
     model: nn.Module = VGG(10, WIDTH)
     results = []
     for name, cycle in CYCLES.items():

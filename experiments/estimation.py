@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 import slimilar
-from experiments.bench import LABELS, Bench, Network
 from experiments.distances import Given, by_activations, by_norm, outputs
+from experiments.experiment import LABELS, ExperimentRun, TrainedNetwork
 from experiments.figures import BLUE, GREY, ORANGE, canvas
 from experiments.tables import percent
 from experiments.tables import table as markdown
@@ -25,7 +25,7 @@ from slimilar.utils.row_ledger import RowLedger
 
 
 @dataclass(frozen=True)
-class Settings:
+class EstimationSettings:
     """Cuts are (share of FLOPs removed, what the consumers of removed channels do instead)."""
 
     network: str
@@ -38,69 +38,71 @@ class Settings:
 
 
 SETTINGS = {
-    "paper": Settings(
+    "paper": EstimationSettings(
         "vgg16-cifar10-full", (16, 32, 64, 128, 256), 20, ((0.5, "none"), (0.7, "none")), True, None,
         ("features.bn1_2", "features.bn2_2", "features.bn3_3", "features.bn4_3"),
     ),
-    "small": Settings(
+    "small": EstimationSettings(
         "vgg16-cifar10", (16, 64, 256), 20, ((0.2, "none"), (0.3, "none"), (0.3, "linear")), False, 300,
         ("features.bn1_2", "features.bn2_2", "features.bn3_3", "features.bn4_3"),
     ),
-    "tiny": Settings("demo", (4, 8), 3, ((0.3, "none"), (0.3, "linear")), True, 50, ("features.bn1_2",)),
+    "tiny": EstimationSettings("demo", (4, 8), 3, ((0.3, "none"), (0.3, "linear")), True, 50, ("features.bn1_2",)),
 }  # fmt: skip
 SHOWN = 48  # channels of a matrix in the figure
 
 
-def trains(settings: Settings) -> bool:
+def trains(settings: EstimationSettings) -> bool:
     """Tell whether networks are trained, so that rows depend on the recipe."""
     return settings.finetune
 
 
-def run(bench: Bench) -> None:
+def run(experiment: ExperimentRun) -> None:
     """Prune by Eq. 4 once, and by Eq. 1 on many random batches; then compare matrices and times."""
-    name = bench.settings.network
-    bench.base(name)
-    bench.ledger.row({"by": "batch norm"}, lambda: _pruned(bench, by_norm(bench.network(name).model)))
-    for batch in bench.settings.batches:
-        for trial in range(bench.settings.trials):
+    name = experiment.settings.network
+    experiment.base(name)
+    experiment.ledger.row(
+        {"by": "batch norm"}, lambda: _pruned(experiment, by_norm(experiment.network(name).model))
+    )
+    for batch in experiment.settings.batches:
+        for trial in range(experiment.settings.trials):
             key = {"by": "activations", "batch": batch, "trial": trial}
-            bench.ledger.row(key, partial(_trial, bench, batch, trial))
-    bench.ledger.row({"what": "matrices"}, lambda: _matrices(bench))
-    bench.ledger.row({"what": "times"}, lambda: _times(bench))
+            experiment.ledger.row(key, partial(_trial, experiment, batch, trial))
+    experiment.ledger.row({"what": "matrices"}, lambda: _matrices(experiment))
+    experiment.ledger.row({"what": "times"}, lambda: _times(experiment))
 
 
-def _batch(network: Network, size: int, trial: int, seed: int) -> Tensor:
+def _batch(network: TrainedNetwork, size: int, trial: int, seed: int) -> Tensor:
     """Return random training images; other ones in every trial, the same in every run."""
     generator = torch.Generator().manual_seed(1000 * (seed + 1) + trial)
     assert network.train is not None
     return network.train.batch(torch.randperm(len(network.train), generator=generator)[:size])[0]
 
 
-def _measured(bench: Bench, size: int, trial: int) -> dict[str, Tensor]:
-    network = bench.network(bench.settings.network)
-    return by_activations(network.model, _batch(network, size, trial, bench.seed))
+def _measured(experiment: ExperimentRun, size: int, trial: int) -> dict[str, Tensor]:
+    network = experiment.network(experiment.settings.network)
+    return by_activations(network.model, _batch(network, size, trial, experiment.seed))
 
 
-def _trial(bench: Bench, size: int, trial: int) -> dict[str, Any]:
-    return _pruned(bench, _measured(bench, size, trial))
+def _trial(experiment: ExperimentRun, size: int, trial: int) -> dict[str, Any]:
+    return _pruned(experiment, _measured(experiment, size, trial))
 
 
-def _pruned(bench: Bench, distances: dict[str, Tensor]) -> dict[str, Any]:
+def _pruned(experiment: ExperimentRun, distances: dict[str, Tensor]) -> dict[str, Any]:
     """Return the accuracy of the network at every cut, and how much of the last choice is that of Eq. 4."""
-    network = bench.network(bench.settings.network)
+    network = experiment.network(experiment.settings.network)
     plan = slimilar.analyze(
         network.model, network.example, criterion=Given(distances), residual=network.residual
     )
-    if bench.settings.test is not None:
-        network = _with_test(network, bench.settings.test)
+    if experiment.settings.test is not None:
+        network = _with_test(network, experiment.settings.test)
     accuracy = []
-    for share, substitute in bench.settings.cuts:
+    for share, substitute in experiment.settings.cuts:
         cut = plan.at(flops=1 - share)
         small = apply(network.model, network.example, plan, cut, substitute=substitute, verify=False).model
-        if bench.settings.finetune:
-            small = bench.finetuned(network, small)
-        accuracy.append(bench.score(network, small)["accuracy"])
-    last = {"flops": 1 - bench.settings.cuts[-1][0]}
+        if experiment.settings.finetune:
+            small = experiment.finetuned(network, small)
+        accuracy.append(experiment.score(network, small)["accuracy"])
+    last = {"flops": 1 - experiment.settings.cuts[-1][0]}
     by_eq4 = slimilar.analyze(
         network.model, network.example, criterion=Given(by_norm(network.model)), residual=network.residual
     )
@@ -108,17 +110,17 @@ def _pruned(bench: Bench, distances: dict[str, Tensor]) -> dict[str, Any]:
     return {"accuracies": accuracy, "common": round(common, 4)}
 
 
-def _with_test(network: Network, count: int) -> Network:
+def _with_test(network: TrainedNetwork, count: int) -> TrainedNetwork:
     return replace(network, test=network.test.first(count))
 
 
-def _matrices(bench: Bench) -> dict[str, Any]:
+def _matrices(experiment: ExperimentRun) -> dict[str, Any]:
     """Average Eq. 1 over all trials of the largest batch, and hold it against Eq. 4."""
-    network, settings = bench.network(bench.settings.network), bench.settings
+    network, settings = experiment.network(experiment.settings.network), experiment.settings
     expected = by_norm(network.model)
     total = {name: torch.zeros_like(d) for name, d in expected.items()}
     for trial in range(settings.trials):
-        for name, distance in _measured(bench, max(settings.batches), trial).items():
+        for name, distance in _measured(experiment, max(settings.batches), trial).items():
             total[name] += distance / settings.trials
     agreement = {name: _agreement(total[name], expected[name]) for name in expected}
     shown = {name: _shown(total[name], expected[name]) for name in settings.layers}
@@ -148,12 +150,12 @@ def _shown(measured: Tensor, expected: Tensor) -> dict[str, Any]:
     }
 
 
-def _times(bench: Bench) -> dict[str, Any]:
+def _times(experiment: ExperimentRun) -> dict[str, Any]:
     """Time both ways for the whole network and, for the lowest layer, without the forward pass."""
-    network = bench.network(bench.settings.network)
+    network = experiment.network(experiment.settings.network)
     found: dict[str, Any] = {"batch norm": _seconds(lambda: by_norm(network.model), 5)}
-    for size in bench.settings.batches:
-        images = _batch(network, size, 0, bench.seed)
+    for size in experiment.settings.batches:
+        images = _batch(network, size, 0, experiment.seed)
         held = outputs(network.model, images)
         found[f"activations of {size}"] = _seconds(partial(by_activations, network.model, images), 1)
         found[f"matrices of {size}"] = _seconds(partial(_matrices_of, held), 1)

@@ -20,7 +20,7 @@ COLOURS = {
     "TN": "#000000",
     "CP": "#8C7A00",
 }
-BLUE, ORANGE, GREEN, GREY, PINK = "#0072B2", "#D55E00", "#009E73", "#767676", "#CC79A7"
+BLUE, ORANGE, GREEN, GREY = "#0072B2", "#D55E00", "#009E73", "#767676"
 _STYLE: dict[Any, Any] = {
     "font.size": 9,
     "axes.spines.top": False,

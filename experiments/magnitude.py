@@ -22,14 +22,15 @@ import torch
 from torch import Tensor, nn
 
 import slimilar
-from experiments.bench import LABELS, Bench, Network
 from experiments.bound import pairs
+from experiments.experiment import LABELS, ExperimentRun, TrainedNetwork
 from experiments.figures import BLUE, GREEN, GREY, ORANGE, canvas, label_ends
 from experiments.tables import percent
 from experiments.tables import table as markdown
 from slimilar.criteria import Criterion, Weights, make
 from slimilar.graph.groups import ChannelGroup
 from slimilar.pipeline import apply
+from slimilar.planning.assemble import Answer
 from slimilar.similarity.removal_order import RemovalOrder
 from slimilar.utils.row_ledger import RowLedger
 
@@ -47,7 +48,7 @@ DEAD = 0.01  # gammas below this share of the layer's largest are left as they a
 
 
 @dataclass(frozen=True)
-class Settings:
+class MagnitudeSettings:
     """`shares` of channels that every layer loses; `substitutes` as in `slimilar.pipeline`."""
 
     networks: tuple[str, ...]
@@ -56,9 +57,11 @@ class Settings:
 
 
 SETTINGS = {
-    "paper": Settings(("vgg16-cifar10-full", "preresnet110-cifar10"), (0.1, 0.2, 0.3, 0.4, 0.5), ("none", "linear")),
-    "small": Settings(("resnet20-cifar10",), (0.1, 0.25, 0.4), ("none", "linear")),
-    "tiny": Settings(("demo",), (0.2, 0.4), ("none", "linear")),
+    "paper": MagnitudeSettings(
+        ("vgg16-cifar10-full", "preresnet110-cifar10"), (0.1, 0.2, 0.3, 0.4, 0.5), ("none", "linear")
+    ),
+    "small": MagnitudeSettings(("resnet20-cifar10",), (0.1, 0.25, 0.4), ("none", "linear")),
+    "tiny": MagnitudeSettings(("demo",), (0.2, 0.4), ("none", "linear")),
 }  # fmt: skip
 
 
@@ -69,17 +72,17 @@ class Evenly:
     inner: Criterion
     name: str = "evenly"
 
-    def orders(self, groups: Sequence[ChannelGroup], weights: Weights) -> list[RemovalOrder | str]:
+    def orders(self, groups: Sequence[ChannelGroup], weights: Weights) -> list[Answer]:
         """Return the removal order of every group."""
         return [
-            order
-            if isinstance(order, str)
-            else RemovalOrder(order.removed, np.arange(len(order)) / (len(order) + 1), order.stand_in)
+            RemovalOrder(order.removed, np.arange(len(order)) / (len(order) + 1), order.representative)
+            if isinstance(order, RemovalOrder)
+            else order
             for order in self.inner.orders(groups, weights)
         ]
 
 
-def equal(network: Network) -> nn.Module:
+def equal(network: TrainedNetwork) -> nn.Module:
     """Return the same function with every gamma as large as the largest of its layer."""
     model = copy.deepcopy(network.model)
     with torch.no_grad():
@@ -94,7 +97,7 @@ def equal(network: Network) -> nn.Module:
     return model
 
 
-def alike(network: Network) -> list[str]:
+def alike(network: TrainedNetwork) -> list[str]:
     """Return the half of the batch norms whose smallest |gamma| is nearest to their mean."""
     ratio = {}
     for norm, _ in pairs(network):
@@ -103,32 +106,32 @@ def alike(network: Network) -> list[str]:
     return sorted(ratio, key=lambda name: -ratio[name])[: len(ratio) // 2]
 
 
-def _size(network: Network, norm: str) -> Tensor:
+def _size(network: TrainedNetwork, norm: str) -> Tensor:
     module: Any = network.model.get_submodule(norm)
     found: Tensor = module.weight.detach().abs()
     return found
 
 
-def trains(_settings: Settings) -> bool:
+def trains(_settings: MagnitudeSettings) -> bool:
     """Tell whether networks are trained, so that rows depend on the recipe."""
     return False
 
 
-def run(bench: Bench) -> None:
+def run(experiment: ExperimentRun) -> None:
     """Prune parts of the network as it was trained, then all of it in both ways of writing."""
-    for name in bench.settings.networks:
-        bench.base(name)
-        bench.ledger.row({"network": name, "what": "gammas"}, partial(_gammas, bench, name))
+    for name in experiment.settings.networks:
+        experiment.base(name)
+        experiment.ledger.row({"network": name, "what": "gammas"}, partial(_gammas, experiment, name))
         for where, written in LOOKS:
             for criterion in CRITERIA if written == "trained" else READS_NORMS:
-                for substitute in bench.settings.substitutes:
+                for substitute in experiment.settings.substitutes:
                     key = {"network": name, "where": where, "written": written, "criterion": criterion,
                            "substitute": substitute}  # fmt: skip
-                    bench.ledger.row(key, partial(_pruned, bench, **key))
+                    experiment.ledger.row(key, partial(_pruned, experiment, **key))
 
 
-def _gammas(bench: Bench, name: str) -> dict[str, Any]:
-    network = bench.network(name)
+def _gammas(experiment: ExperimentRun, name: str) -> dict[str, Any]:
+    network = experiment.network(name)
     chosen = set(alike(network))
     found = {}
     for norm, _ in pairs(network):
@@ -142,23 +145,23 @@ def _gammas(bench: Bench, name: str) -> dict[str, Any]:
 
 
 def _pruned(
-    bench: Bench, network: str, where: str, written: str, criterion: str, substitute: str
+    experiment: ExperimentRun, network: str, where: str, written: str, criterion: str, substitute: str
 ) -> dict[str, Any]:
     """Return the accuracy at every share, without fine-tuning."""
-    opened = bench.network(network)
+    opened = experiment.network(network)
     model = equal(opened) if written == "equal" else opened.model
     chosen = Evenly(make(criterion))
     plan = slimilar.analyze(
         model, opened.example, criterion=chosen, exclude=_left_whole(opened, model, where), residual=opened.residual
     )  # fmt: skip
     found = []
-    for share in bench.settings.shares:
+    for share in experiment.settings.shares:
         small = apply(model, opened.example, plan, plan.at(share), substitute=substitute, verify=False).model
-        found.append(bench.score(opened, small)["accuracy"])
+        found.append(experiment.score(opened, small)["accuracy"])
     return {"accuracies": found}
 
 
-def _left_whole(network: Network, model: nn.Module, where: str) -> list[str]:
+def _left_whole(network: TrainedNetwork, model: nn.Module, where: str) -> list[str]:
     """Return the convolutions that keep all their channels: those that write the norms that are not meant."""
     norms = {norm for norm, _ in pairs(network)}
     chosen = set(alike(network))

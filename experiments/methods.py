@@ -6,14 +6,14 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 
-from experiments.bench import Bench
+from experiments.experiment import ExperimentRun
 from slimilar.comparison import OWN, ComparisonRow, Event, Subject, Terms, compare, load
 from slimilar.comparison.choices import decode
 from slimilar.comparison.folder import HEADER, read_json
-from slimilar.comparison.tasks import Choice, Phase, needed
-from slimilar.comparison.work import CHOICES
-from slimilar.comparison.work import Bench as Desk
-from slimilar.criteria import Criterion, facts
+from slimilar.comparison.tasks import Choice, TrainingTask, needed
+from slimilar.comparison.work import CHOICES, Bench
+from slimilar.criteria import facts
+from slimilar.planning.assemble import Answers
 
 # The names of the paper's tables
 CRITERIA = {
@@ -31,7 +31,7 @@ LINEAR = "linear"  # our substitution: consumers are fitted to unlabelled images
 
 
 def compared(
-    bench: Bench,
+    experiment: ExperimentRun,
     name: str,
     methods: Sequence[str],
     budgets: Sequence[str],
@@ -44,49 +44,53 @@ def compared(
     `images` unlabelled ones are drawn from the training images, for criteria and substitutes that look at some.
     With `apart` networks whose consumers were fitted to them are fine-tuned by the scale's recipe for those.
     """
-    bench.base(name)
-    if all(_known(bench, name, m, b, s) for m in methods for b in budgets for s in _substitutes(m)):
+    experiment.base(name)
+    if all(_known(experiment, name, m, b, s) for m in methods for b in budgets for s in _substitutes(m)):
         return
-    collect(bench, name, methods, budgets)
+    collect(experiment, name, methods, budgets)
     for substitutes in ((OWN,), (OWN, LINEAR)):  # the paper's rows first, in case there is no time for more
-        terms = _terms(bench, name, methods, budgets, substitutes, sparse_epochs, images)
+        terms = _terms(experiment, name, methods, budgets, substitutes, sparse_epochs, images)
         if apart:
-            terms = replace(terms, fitted_recipe=bench.scale.recipe(bench.network(name).kind, fitted=True))
-        compare(_subject(bench, name), terms, bench.work / name, progress=_tell)
-        collect(bench, name, methods, budgets)
+            terms = replace(
+                terms, fitted_recipe=experiment.scale.recipe(experiment.network(name).kind, fitted=True)
+            )
+        compare(_subject(experiment, name), terms, experiment.work / name, progress=_tell)
+        collect(experiment, name, methods, budgets)
 
 
-def collect(bench: Bench, name: str, methods: Sequence[str], budgets: Sequence[str]) -> None:
+def collect(experiment: ExperimentRun, name: str, methods: Sequence[str], budgets: Sequence[str]) -> None:
     """Enter the rows that are known already, also those of a comparison that was interrupted."""
-    if (bench.work / name / HEADER).exists():
-        for row in load(bench.work / name).rows:
+    if (experiment.work / name / HEADER).exists():
+        for row in load(experiment.work / name).rows:
             if TAGS[row.criterion] in methods and row.budget in budgets:
-                _enter(bench, name, TAGS[row.criterion], row)
+                _enter(experiment, name, TAGS[row.criterion], row)
 
 
-def chosen(bench: Bench, name: str, method: str, sparse_epochs: int) -> Criterion:
+def chosen(experiment: ExperimentRun, name: str, method: str, sparse_epochs: int) -> Answers:
     """Return a method's choice of channels on a network, after its training phase where it has one.
 
     The work is shared with `compared`: what one of them has done, the other finds.
     """
     criterion = CRITERIA[method]
-    phase = Phase(criterion, bench.seed) if facts(criterion).needs == "training" else None
-    choice = Choice(criterion, bench.seed, phase)
-    terms = _terms(bench, name, [method], ["0.5"], (OWN,), sparse_epochs, len(bench.network(name).images))
-    desk = Desk(_subject(bench, name), terms, bench.work / name)
+    phase = TrainingTask(criterion, experiment.seed) if facts(criterion).needs == "training" else None
+    choice = Choice(criterion, experiment.seed, phase)
+    terms = _terms(
+        experiment, name, [method], ["0.5"], (OWN,), sparse_epochs, len(experiment.network(name).images)
+    )
+    bench = Bench(_subject(experiment, name), terms, experiment.work / name)
     for task in (*needed(choice), choice):
-        desk.perform(task)
-    return decode(read_json(bench.work / name / CHOICES / f"{choice.key}.json"))
+        bench.perform(task)
+    return decode(read_json(experiment.work / name / CHOICES / f"{choice.key}.json"))
 
 
-def _subject(bench: Bench, name: str) -> Subject:
-    network = bench.network(name)
+def _subject(experiment: ExperimentRun, name: str) -> Subject:
+    network = experiment.network(name)
     assert network.train is not None, f"{name} has no training images at this scale"
     return Subject(network.model, network.example, network.train, network.test)
 
 
 def _terms(
-    bench: Bench,
+    experiment: ExperimentRun,
     name: str,
     methods: Sequence[str],
     budgets: Sequence[str],
@@ -94,10 +98,10 @@ def _terms(
     sparse_epochs: int,
     images: int,
 ) -> Terms:
-    network = bench.network(name)
-    recipe = bench.scale.recipe(network.kind)
+    network = experiment.network(name)
+    recipe = experiment.scale.recipe(network.kind)
     return Terms(
-        tuple(CRITERIA[m] for m in methods), tuple(budgets), substitutes, (bench.seed,), recipe.epochs, recipe,
+        tuple(CRITERIA[m] for m in methods), tuple(budgets), substitutes, (experiment.seed,), recipe.epochs, recipe,
         sparse_epochs, images=images, residual=network.residual,
     )  # fmt: skip
 
@@ -110,11 +114,14 @@ def _substitutes(method: str) -> set[str]:
     return {facts(CRITERIA[method]).substitute, LINEAR}
 
 
-def _known(bench: Bench, network: str, method: str, budget: str, substitute: str) -> bool:
-    return bench.ledger.find(network=network, method=method, budget=budget, substitute=substitute) is not None
+def _known(experiment: ExperimentRun, network: str, method: str, budget: str, substitute: str) -> bool:
+    return (
+        experiment.ledger.find(network=network, method=method, budget=budget, substitute=substitute)
+        is not None
+    )
 
 
-def _enter(bench: Bench, network: str, method: str, row: ComparisonRow) -> None:
+def _enter(experiment: ExperimentRun, network: str, method: str, row: ComparisonRow) -> None:
     key = {"network": network, "method": method, "budget": row.budget, "substitute": row.substitute}
     seconds = {
         name: round(getattr(row, f"{name}_seconds"), 1) for name in ("prepare", "choose", "prune", "train")
@@ -130,7 +137,7 @@ def _enter(bench: Bench, network: str, method: str, row: ComparisonRow) -> None:
         "took": seconds,  # a training before pruning is shared by the rows of a method
         "seconds": round(sum(v for k, v in seconds.items() if k != "prepare" or row.own), 1),
     }
-    bench.ledger.row(key, lambda: values)
+    experiment.ledger.row(key, lambda: values)
 
 
 def _percent(share: float | None) -> float | None:

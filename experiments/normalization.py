@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 import slimilar
-from experiments.bench import LABELS, Bench
 from experiments.distances import Given, by_norm
+from experiments.experiment import LABELS, ExperimentRun
 from experiments.figures import BLUE, GREY, ORANGE, canvas, label_ends
 from experiments.tables import apart, percent
 from experiments.tables import table as markdown
@@ -25,7 +25,7 @@ COLOURS = {True: ORANGE, False: BLUE}
 
 
 @dataclass(frozen=True)
-class Settings:
+class NormalizationSettings:
     """`cuts` are shares of FLOPs removed; `substitutes` what consumers do before the fine-tuning.
 
     `images` are those that the linear substitute is fitted to.
@@ -39,40 +39,42 @@ class Settings:
 
 
 SETTINGS = {
-    "paper": Settings("vgg16-cifar10-full", (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8), ("none",), 0.25, 1024),
-    "small": Settings("vgg16-cifar10", (0.3, 0.6), ("none", "linear"), 0.25, 256),
-    "tiny": Settings("demo", (0.3, 0.6), ("none", "linear"), 0.25, 32),
+    "paper": NormalizationSettings(
+        "vgg16-cifar10-full", (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8), ("none",), 0.25, 1024
+    ),
+    "small": NormalizationSettings("vgg16-cifar10", (0.3, 0.6), ("none", "linear"), 0.25, 256),
+    "tiny": NormalizationSettings("demo", (0.3, 0.6), ("none", "linear"), 0.25, 32),
 }
 APART = True  # fitted networks have the scale's recipe for them
 BINS = 60
 
 
-def trains(_settings: Settings) -> bool:
+def trains(_settings: NormalizationSettings) -> bool:
     """Tell whether networks are trained, so that rows depend on the recipe."""
     return True
 
 
-def run(bench: Bench) -> None:
+def run(experiment: ExperimentRun) -> None:
     """Look at the distances, then prune by them in both ways to the same FLOPs."""
-    name = bench.settings.network
-    bench.base(name)
-    bench.ledger.row({"what": "distances"}, lambda: _distances(bench))
-    for cut in bench.settings.cuts:
-        for substitute in bench.settings.substitutes:
+    name = experiment.settings.network
+    experiment.base(name)
+    experiment.ledger.row({"what": "distances"}, lambda: _distances(experiment))
+    for cut in experiment.settings.cuts:
+        for substitute in experiment.settings.substitutes:
             for per_layer in WAYS:
                 key = {"per_layer": per_layer, "cut": cut, "substitute": substitute}
-                bench.ledger.row(key, partial(_pruned, bench, per_layer, cut, substitute))
+                experiment.ledger.row(key, partial(_pruned, experiment, per_layer, cut, substitute))
 
 
-def _distances(bench: Bench) -> dict[str, Any]:
+def _distances(experiment: ExperimentRun) -> dict[str, Any]:
     """Count the entries of every layer on a common scale; without normalisation that is the largest of all."""
-    found = by_norm(bench.network(bench.settings.network).model)
+    found = by_norm(experiment.network(experiment.settings.network).model)
     largest = max(float(d.max()) for d in found.values())
     return {
         "layers": {
             name: {
-                "per_layer": _counted(normalise(distance), bench.settings.threshold),
-                "none": _counted(distance / largest, bench.settings.threshold),
+                "per_layer": _counted(normalise(distance), experiment.settings.threshold),
+                "none": _counted(distance / largest, experiment.settings.threshold),
             }
             for name, distance in found.items()
         }
@@ -86,13 +88,13 @@ def _counted(distance: Tensor, threshold: float) -> dict[str, Any]:
     return {"counts": counts.tolist(), "below": round(float((off < threshold).double().mean()), 4)}
 
 
-def _pruned(bench: Bench, per_layer: bool, cut: float, substitute: str) -> dict[str, Any]:
-    network = bench.network(bench.settings.network)
+def _pruned(experiment: ExperimentRun, per_layer: bool, cut: float, substitute: str) -> dict[str, Any]:
+    network = experiment.network(experiment.settings.network)
     given = Given(by_norm(network.model), per_layer)
     plan = slimilar.analyze(network.model, network.example, criterion=given, residual=network.residual)
     chosen = plan.at(flops=1 - cut)
     assert network.train is not None
-    few = torch.arange(bench.settings.images)
+    few = torch.arange(experiment.settings.images)
     seen = network.train.batch(few)[0].contiguous() if substitute == "linear" else None
     small = apply(
         network.model,
@@ -102,10 +104,12 @@ def _pruned(bench: Bench, per_layer: bool, cut: float, substitute: str) -> dict[
         substitute=substitute,
         calibration=seen,
         verify=False,
-        seed=bench.seed,
+        seed=experiment.seed,
     ).model
-    before = bench.score(network, small)["accuracy"]
-    after = bench.score(network, bench.finetuned(network, small, fitted=seen is not None))["accuracy"]
+    before = experiment.score(network, small)["accuracy"]
+    after = experiment.score(network, experiment.finetuned(network, small, fitted=seen is not None))[
+        "accuracy"
+    ]
     return {
         "pruned": round(100 * (1 - chosen.flops / chosen.before.flops), 2),
         "threshold": chosen.threshold,

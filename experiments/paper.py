@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Row:
+class PaperRow:
     """A line of Table 1 (a): accuracy and the share that was pruned in %, FLOPs in millions."""
 
     dataset: str
@@ -45,26 +45,26 @@ PROPERTIES = {
 }
 
 TABLE_1A = (
-    Row("CIFAR-10", "VGG-16", "Base", 93.39, 627.36),
-    Row("CIFAR-10", "VGG-16", "Ours", 92.71, 182.31, 70.94, 0.25),
-    Row("CIFAR-10", "VGG-16", "NS", 92.33, 182.47, 70.92),
-    Row("CIFAR-10", "VGG-16", "SSL", 91.65, 248.94, 60.32),
-    Row("CIFAR-10", "VGG-16", "RDF", 91.84, 314.33, 49.90),
-    Row("CIFAR-10", "ResNet-110", "Base", 94.65, 341.23),
-    Row("CIFAR-10", "ResNet-110", "Ours", 94.25, 141.27, 58.60, 0.225),
-    Row("CIFAR-10", "ResNet-110", "NS", 93.57, 141.77, 58.45),
-    Row("CIFAR-10", "ResNet-110", "PFGM", 93.73, 177.38, 48.02),
-    Row("CIFAR-10", "ResNet-110", "SFP", 93.38, 217.38, 36.30),
-    Row("CIFAR-100", "VGG-16", "Base", 72.10, 627.45),
-    Row("CIFAR-100", "VGG-16", "Ours", 71.22, 334.16, 46.74, 0.20),
-    Row("CIFAR-100", "VGG-16", "NS", 68.82, 441.89, 29.57),
-    Row("CIFAR-100", "VGG-16", "SSL", 68.80, 374.10, 40.38),
-    Row("CIFAR-100", "VGG-16", "RDF", 69.63, 388.53, 38.08),
-    Row("CIFAR-100", "ResNet-110", "Base", 75.62, 341.28),
-    Row("CIFAR-100", "ResNet-110", "Ours", 74.56, 153.73, 54.96, 0.19),
-    Row("CIFAR-100", "ResNet-110", "NS", 73.67, 153.96, 54.89),
-    Row("CIFAR-100", "ResNet-110", "SSL", 71.28, 161.95, 52.55),
-    Row("CIFAR-100", "ResNet-110", "RDF", 71.52, 190.03, 44.32),
+    PaperRow("CIFAR-10", "VGG-16", "Base", 93.39, 627.36),
+    PaperRow("CIFAR-10", "VGG-16", "Ours", 92.71, 182.31, 70.94, 0.25),
+    PaperRow("CIFAR-10", "VGG-16", "NS", 92.33, 182.47, 70.92),
+    PaperRow("CIFAR-10", "VGG-16", "SSL", 91.65, 248.94, 60.32),
+    PaperRow("CIFAR-10", "VGG-16", "RDF", 91.84, 314.33, 49.90),
+    PaperRow("CIFAR-10", "ResNet-110", "Base", 94.65, 341.23),
+    PaperRow("CIFAR-10", "ResNet-110", "Ours", 94.25, 141.27, 58.60, 0.225),
+    PaperRow("CIFAR-10", "ResNet-110", "NS", 93.57, 141.77, 58.45),
+    PaperRow("CIFAR-10", "ResNet-110", "PFGM", 93.73, 177.38, 48.02),
+    PaperRow("CIFAR-10", "ResNet-110", "SFP", 93.38, 217.38, 36.30),
+    PaperRow("CIFAR-100", "VGG-16", "Base", 72.10, 627.45),
+    PaperRow("CIFAR-100", "VGG-16", "Ours", 71.22, 334.16, 46.74, 0.20),
+    PaperRow("CIFAR-100", "VGG-16", "NS", 68.82, 441.89, 29.57),
+    PaperRow("CIFAR-100", "VGG-16", "SSL", 68.80, 374.10, 40.38),
+    PaperRow("CIFAR-100", "VGG-16", "RDF", 69.63, 388.53, 38.08),
+    PaperRow("CIFAR-100", "ResNet-110", "Base", 75.62, 341.28),
+    PaperRow("CIFAR-100", "ResNet-110", "Ours", 74.56, 153.73, 54.96, 0.19),
+    PaperRow("CIFAR-100", "ResNet-110", "NS", 73.67, 153.96, 54.89),
+    PaperRow("CIFAR-100", "ResNet-110", "SSL", 71.28, 161.95, 52.55),
+    PaperRow("CIFAR-100", "ResNet-110", "RDF", 71.52, 190.03, 44.32),
 )
 
 TABLE_1B = (
@@ -88,7 +88,7 @@ ARCHITECTURE_CUT = 0.80  # the share of FLOPs that the figure of architectures h
 TYPICAL_LAMBDA = 1e-2  # 'a small value of magnitude ~ 10^-2' (section 3.3)
 
 
-def base(dataset: str, network: str) -> Row:
+def base(dataset: str, network: str) -> PaperRow:
     """Return the line of an unpruned network.
 
     >>> base("CIFAR-10", "VGG-16").flops

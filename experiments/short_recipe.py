@@ -23,13 +23,13 @@ import torch
 from torch import nn
 
 import slimilar
-from experiments.bench import Bench, Network
 from experiments.catalogue import RESULTS
+from experiments.experiment import ExperimentRun, TrainedNetwork
 from experiments.provenance import header, opened
 from experiments.scales import SCALES
 from slimilar.data import Images
 from slimilar.pipeline import apply
-from slimilar.train import Recipe, Settings, evaluate, finetune, recipe
+from slimilar.train import Recipe, TrainingSettings, evaluate, finetune, recipe
 
 NETWORKS = ("resnet20-cifar10", "vgg16-cifar10")
 SUBSTITUTES = ("none", "linear")
@@ -38,7 +38,7 @@ RATES = (0.03, 0.01, 0.003)
 RECIPE = replace(recipe("quick"), epochs=2, batch_size=32)
 
 
-def _pruned(network: Network, how: str) -> nn.Module:
+def _pruned(network: TrainedNetwork, how: str) -> nn.Module:
     plan = slimilar.analyze(network.model, network.example, criterion="similarity", residual=network.residual)
     return apply(
         network.model, network.example, plan, plan.at(flops=1 - CUT), substitute=how,
@@ -48,7 +48,7 @@ def _pruned(network: Network, how: str) -> nn.Module:
 
 def _score(small: Callable[[], nn.Module], train: Images, held_out: Images, recipe: Recipe) -> dict[str, Any]:
     """Return accuracies on held-out training images before and after fine-tuning."""
-    tuned = finetune(small(), train, recipe, settings=Settings(seed=0)).model
+    tuned = finetune(small(), train, recipe, settings=TrainingSettings(seed=0)).model
     before, after = (round(100 * evaluate(m, held_out, 100).accuracy, 2) for m in (small(), tuned))
     return {"before": before, "after": after}
 
@@ -67,9 +67,9 @@ def main() -> None:
     ledger = opened(RESULTS / "short_recipe.jsonl", about)
     # Drawn by the same seed: the first ones are those that the experiments train on.
     scale = replace(SCALES["small"], train=TRAIN + HELD_OUT, calibration=MAX_IMAGES)
-    bench = Bench(scale, None, ledger, args.data)
+    experiment = ExperimentRun(scale, None, ledger, args.data)
     for how, name in product(SUBSTITUTES, NETWORKS):  # plain removal first: fitting takes longer
-        network = bench.network(name)
+        network = experiment.network(name)
         assert isinstance(network.train, Images)
         rest = torch.arange(TRAIN, TRAIN + HELD_OUT)
         held_out = replace(

@@ -7,11 +7,10 @@ from functools import partial
 from typing import Any
 
 import slimilar
-from experiments.bench import LABELS, Bench
+from experiments.experiment import LABELS, ExperimentRun
 from experiments.figures import COLOURS, GREY, canvas
 from experiments.methods import compared
-from experiments.paper import PROPERTIES, TABLE_1A
-from experiments.paper import Row as Printed
+from experiments.paper import PROPERTIES, TABLE_1A, PaperRow
 from experiments.tables import apart, percent, tick
 from experiments.tables import table as markdown
 from slimilar.utils.row_ledger import RowLedger
@@ -28,7 +27,7 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Settings:
+class Table1aSettings:
     """`sparse_epochs` is the training before pruning of methods that have one (NS, SSL, SFP).
 
     `images` are those that the substitute is fitted to.
@@ -42,7 +41,7 @@ class Settings:
 APART = True  # fitted networks have the scale's recipe for them
 ALL = ("Ours", "NS", "SSL", "RDF", "PFGM", "SFP")
 SETTINGS = {
-    "paper": Settings(
+    "paper": Table1aSettings(
         (
             Block("vgg16-cifar10-full", "CIFAR-10", "VGG-16", ALL),
             Block("preresnet110-cifar10", "CIFAR-10", "ResNet-110", ALL),
@@ -52,7 +51,7 @@ SETTINGS = {
         60,
         1024,
     ),
-    "small": Settings(
+    "small": Table1aSettings(
         (
             Block("vgg16-cifar10", "CIFAR-10", "VGG-16", ("Ours", "NS", "SSL", "RDF")),
             Block("resnet56-cifar100", "CIFAR-100", "ResNet-110", ("Ours", "NS", "SSL", "RDF")),
@@ -63,11 +62,11 @@ SETTINGS = {
         1,
         1024,
     ),
-    "tiny": Settings((Block("demo", "CIFAR-10", "VGG-16", ("Ours", "NS", "RDF")),), 1, 32),
+    "tiny": Table1aSettings((Block("demo", "CIFAR-10", "VGG-16", ("Ours", "NS", "RDF")),), 1, 32),
 }
 
 
-def printed(dataset: str, stands_for: str, method: str) -> Printed | None:
+def printed(dataset: str, stands_for: str, method: str) -> PaperRow | None:
     """Return the paper's line, if it has one."""
     return next(
         (r for r in TABLE_1A if (r.dataset, r.network, r.method) == (dataset, stands_for, method)), None
@@ -86,30 +85,30 @@ def budget(dataset: str, stands_for: str) -> str:
     return f"{1 - row.pruned / 100:.4f}"
 
 
-def trains(_settings: Settings) -> bool:
+def trains(_settings: Table1aSettings) -> bool:
     """Tell whether networks are trained, so that rows depend on the recipe."""
     return True
 
 
-def run(bench: Bench) -> None:
+def run(experiment: ExperimentRun) -> None:
     """Compare the methods on every network, and see where the paper's threshold leads."""
-    for block in bench.settings.blocks:
+    for block in experiment.settings.blocks:
         where = {"network": block.network, "what": "threshold"}
-        bench.ledger.row(where, partial(_at_threshold, bench, block))
+        experiment.ledger.row(where, partial(_at_threshold, experiment, block))
         share = budget(block.dataset, block.stands_for)
         compared(
-            bench,
+            experiment,
             block.network,
             block.methods,
             [share],
-            bench.settings.sparse_epochs,
-            bench.settings.images,
+            experiment.settings.sparse_epochs,
+            experiment.settings.images,
             APART,
         )
 
 
-def _at_threshold(bench: Bench, block: Block) -> dict[str, Any]:
-    network, row = bench.network(block.network), printed(block.dataset, block.stands_for, "Ours")
+def _at_threshold(experiment: ExperimentRun, block: Block) -> dict[str, Any]:
+    network, row = experiment.network(block.network), printed(block.dataset, block.stands_for, "Ours")
     assert row is not None
     plan = slimilar.analyze(network.model, network.example, criterion="similarity", residual=network.residual)
     cut = plan.at(row.threshold)

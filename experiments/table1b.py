@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 import slimilar
-from experiments.bench import LABELS, Bench, Network
+from experiments.experiment import LABELS, ExperimentRun, TrainedNetwork
 from experiments.figures import COLOURS, GREY, canvas
 from experiments.methods import CRITERIA, LINEAR, compared
 from experiments.paper import PROPERTIES, TABLE_1B
@@ -24,7 +24,7 @@ from slimilar.utils.row_ledger import RowLedger
 
 
 @dataclass(frozen=True)
-class Settings:
+class Table1bSettings:
     """`images` are those that criteria and substitutes may look at; `test` images are scored."""
 
     network: str
@@ -38,25 +38,27 @@ class Settings:
 _METHODS = tuple(row.method for row in TABLE_1B)
 _BUDGET = f"{1 - TABLE_1B[0].pruned / 100:.4f}"
 SETTINGS = {
-    "paper": Settings("resnet50-imagenet", _METHODS, _BUDGET, 60, 256, None),
-    "small": Settings("resnet50-imagenet", _METHODS, _BUDGET, 0, 64, 100),
-    "tiny": Settings("demo", ("Ours", "NS", "PFGM"), _BUDGET, 0, 16, 50),
+    "paper": Table1bSettings("resnet50-imagenet", _METHODS, _BUDGET, 60, 256, None),
+    "small": Table1bSettings("resnet50-imagenet", _METHODS, _BUDGET, 0, 64, 100),
+    "tiny": Table1bSettings("demo", ("Ours", "NS", "PFGM"), _BUDGET, 0, 16, 50),
 }
 
 
-def trains(settings: Settings) -> bool:
+def trains(settings: Table1bSettings) -> bool:
     """Tell whether networks are trained, so that rows depend on the recipe."""
     return settings.sparse_epochs > 0
 
 
-def run(bench: Bench) -> None:
+def run(experiment: ExperimentRun) -> None:
     """Compare with training where there are training images and epochs for it, else without any."""
-    settings = bench.settings
+    settings = experiment.settings
     if settings.sparse_epochs:
         budgets = [settings.budget]
-        compared(bench, settings.network, settings.methods, budgets, settings.sparse_epochs, settings.images)
+        compared(
+            experiment, settings.network, settings.methods, budgets, settings.sparse_epochs, settings.images
+        )
         return
-    bench.ledger.row({"network": settings.network, "method": "base"}, lambda: _base(bench))
+    experiment.ledger.row({"network": settings.network, "method": "base"}, lambda: _base(experiment))
     plans: dict[str, Plan] = {}  # a choice may take long, and serves both substitutes
     rows = [(m, s) for m in settings.methods for s in dict.fromkeys((facts(CRITERIA[m]).substitute, LINEAR))]
     for method, substitute in sorted(rows, key=_work):
@@ -67,7 +69,7 @@ def run(bench: Bench) -> None:
             "budget": settings.budget,
             "substitute": substitute,
         }
-        bench.ledger.row(key, partial(_untrained, bench, plans, method, substitute, own))
+        experiment.ledger.row(key, partial(_untrained, experiment, plans, method, substitute, own))
 
 
 def _work(row: tuple[str, str]) -> tuple[bool, bool]:
@@ -76,27 +78,27 @@ def _work(row: tuple[str, str]) -> tuple[bool, bool]:
     return substitute == LINEAR, facts(CRITERIA[method]).needs == "images"
 
 
-def _network(bench: Bench) -> Network:
-    network = bench.network(bench.settings.network)
-    count = bench.settings.test
+def _network(experiment: ExperimentRun) -> TrainedNetwork:
+    network = experiment.network(experiment.settings.network)
+    count = experiment.settings.test
     return network if count is None else replace(network, test=network.test.first(count))
 
 
-def _base(bench: Bench) -> dict[str, Any]:
-    network = _network(bench)
-    return {"weights": network.digest, **bench.score(network, network.model)}
+def _base(experiment: ExperimentRun) -> dict[str, Any]:
+    network = _network(experiment)
+    return {"weights": network.digest, **experiment.score(network, network.model)}
 
 
 def _untrained(
-    bench: Bench, plans: dict[str, Plan], method: str, substitute: str, own: bool
+    experiment: ExperimentRun, plans: dict[str, Plan], method: str, substitute: str, own: bool
 ) -> dict[str, Any]:
-    network, settings = _network(bench), bench.settings
+    network, settings = _network(experiment), experiment.settings
     seen = network.images[: settings.images]
     if method not in plans:
         looks = facts(CRITERIA[method]).needs == "images"
         plans[method] = slimilar.analyze(
             network.model, network.example, criterion=make(CRITERIA[method], trained=True),
-            calibration=seen if looks else None, residual=network.residual, seed=bench.seed,
+            calibration=seen if looks else None, residual=network.residual, seed=experiment.seed,
         )  # fmt: skip
     plan = plans[method]
     cut = plan.at(flops=float(settings.budget))
@@ -109,10 +111,16 @@ def _untrained(
         substitute=substitute,
         calibration=given,
         verify=False,
-        seed=bench.seed,
+        seed=experiment.seed,
     ).model
     pruned = round(100 * (1 - cut.flops / cut.before.flops), 2)
-    return {"own": own, "flops": cut.flops, "pruned": pruned, "error": None, **bench.score(network, small)}
+    return {
+        "own": own,
+        "flops": cut.flops,
+        "pruned": pruned,
+        "error": None,
+        **experiment.score(network, small),
+    }
 
 
 def table(ledger: RowLedger) -> str:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import slimilar
-from experiments.bench import LABELS, Bench, Network
+from experiments.experiment import LABELS, ExperimentRun, TrainedNetwork
 from experiments.figures import BLUE, GREY, ORANGE, canvas
 from experiments.paper import BATCH, TABLE_1C
 from experiments.tables import percent
@@ -18,12 +18,13 @@ from experiments.tables import table as markdown
 from slimilar.deploy.latency import measure
 from slimilar.deploy.runtimes import pytorch
 from slimilar.pipeline import apply
-from slimilar.planning.plan import Cut, Plan
+from slimilar.planning.cut import Cut
+from slimilar.planning.plan import Plan
 from slimilar.utils.row_ledger import RowLedger
 
 
 @dataclass(frozen=True)
-class Settings:
+class Table1cSettings:
     """`batch` images at once are timed, for `rounds` rounds; `images` calibrate the substitute."""
 
     network: str
@@ -38,72 +39,74 @@ class Settings:
 
 _PAPER = tuple(row.threshold or 0.0 for row in TABLE_1C)
 SETTINGS = {
-    "paper": Settings("resnet50-imagenet", _PAPER, ("none",), BATCH, 100, None, 256, True),
-    "small": Settings("resnet50-imagenet", _PAPER, ("none", "linear"), 2, 15, 100, 64),
-    "tiny": Settings("demo", (0.1, 0.2), ("none", "linear"), 1, 3, 50, 16, True),
+    "paper": Table1cSettings("resnet50-imagenet", _PAPER, ("none",), BATCH, 100, None, 256, True),
+    "small": Table1cSettings("resnet50-imagenet", _PAPER, ("none", "linear"), 2, 15, 100, 64),
+    "tiny": Table1cSettings("demo", (0.1, 0.2), ("none", "linear"), 1, 3, 50, 16, True),
 }
 
 
-def trains(settings: Settings) -> bool:
+def trains(settings: Table1cSettings) -> bool:
     """Tell whether networks are trained, so that rows depend on the recipe."""
     return bool(settings.finetune)
 
 
-def run(bench: Bench) -> None:
+def run(experiment: ExperimentRun) -> None:
     """Cut at every threshold, measure accuracy, then time all of them in turn."""
-    settings = bench.settings
-    bench.ledger.row({"network": settings.network, "method": "base"}, lambda: _base(bench))
-    bench.ledger.row({"what": "time"}, lambda: _times(bench))
+    settings = experiment.settings
+    experiment.ledger.row({"network": settings.network, "method": "base"}, lambda: _base(experiment))
+    experiment.ledger.row({"what": "time"}, lambda: _times(experiment))
     for substitute in settings.substitutes:  # plain removal first: fitting takes longer
         for threshold in settings.thresholds:
             key = {"threshold": threshold, "substitute": substitute}
-            bench.ledger.row(key, partial(_pruned, bench, threshold, substitute))
+            experiment.ledger.row(key, partial(_pruned, experiment, threshold, substitute))
 
 
-def _network(bench: Bench) -> Network:
-    network = bench.network(bench.settings.network)
-    count = bench.settings.test
+def _network(experiment: ExperimentRun) -> TrainedNetwork:
+    network = experiment.network(experiment.settings.network)
+    count = experiment.settings.test
     return network if count is None else replace(network, test=network.test.first(count))
 
 
-def _base(bench: Bench) -> dict[str, Any]:
-    network = _network(bench)
+def _base(experiment: ExperimentRun) -> dict[str, Any]:
+    network = _network(experiment)
     flops = slimilar.count(network.model, network.example).flops
-    return {"weights": network.digest, "flops": flops, **bench.score(network, network.model)}
+    return {"weights": network.digest, "flops": flops, **experiment.score(network, network.model)}
 
 
-def _plan(network: Network) -> Plan:
+def _plan(network: TrainedNetwork) -> Plan:
     return slimilar.analyze(network.model, network.example, criterion="similarity", residual=network.residual)
 
 
-def _pruned(bench: Bench, threshold: float, substitute: str) -> dict[str, Any]:
+def _pruned(experiment: ExperimentRun, threshold: float, substitute: str) -> dict[str, Any]:
     """Return FLOPs and accuracy; the consumers are fitted to images where there is a substitute."""
-    network = _network(bench)
+    network = _network(experiment)
     plan = _plan(network)
     cut = plan.at(threshold)
-    seen: Tensor | None = network.images[: bench.settings.images] if substitute == "linear" else None
+    seen: Tensor | None = network.images[: experiment.settings.images] if substitute == "linear" else None
     small = apply(
         network.model, network.example, plan, cut, substitute=substitute, calibration=seen, verify=False
     ).model
-    if bench.settings.finetune:
-        small = bench.finetuned(network, small)
-    return {**_cost(cut), **bench.score(network, small)}
+    if experiment.settings.finetune:
+        small = experiment.finetuned(network, small)
+    return {**_cost(cut), **experiment.score(network, small)}
 
 
 def _cost(cut: Cut) -> dict[str, Any]:
     return {"flops": cut.flops, "pruned": round(100 * (1 - cut.flops / cut.before.flops), 2)}
 
 
-def _times(bench: Bench) -> dict[str, Any]:
+def _times(experiment: ExperimentRun) -> dict[str, Any]:
     """Time the unpruned network and all pruned ones in turn: a slow moment is slow for all of them."""
-    network, settings = _network(bench), bench.settings
+    network, settings = _network(experiment), experiment.settings
     plan = _plan(network)
     example = network.images[:1].expand(settings.batch, -1, -1, -1).contiguous()
     runs = {"base": pytorch(network.model, example)}
     for t in settings.thresholds:
-        small = apply(network.model, network.example, plan, plan.at(t), verify=False).model
+        small = apply(
+            network.model, network.example, plan, plan.at(t), reconstruction="none", verify=False
+        ).model
         runs[str(t)] = pytorch(small, example)
-    timings = measure(runs, seconds=0, least=settings.rounds, seed=bench.seed)
+    timings = measure(runs, seconds=0, least=settings.rounds, seed=experiment.seed)
     return {
         "threads": torch.get_num_threads(),
         "milliseconds": {name: _plain(timings.milliseconds(name)) for name in runs},

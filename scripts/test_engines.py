@@ -11,7 +11,6 @@ import contextlib
 import io
 import sys
 from importlib.metadata import version
-from pathlib import Path
 
 import pytest
 from _results import RESULTS, print_header
@@ -45,7 +44,10 @@ def main(words: list[str]) -> int:
     with contextlib.redirect_stdout(text):
         print_header("make test-engines", 0)
     installed = ", ".join(f"{name} {version(name)}" for name in ENGINES)
-    write_text(RESULTS / "engines.txt", "\n".join([text.getvalue() + f"# engines   {installed}\n", *outcomes.lines, ""]))
+    write_text(
+        RESULTS / "engines.txt",
+        "\n".join([text.getvalue() + f"# engines   {installed}\n", *outcomes.lines, ""]),
+    )
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The house's order: who may import whom, and who may speak to the user."""
+"""The architecture: which package may import which, who may print, and names that occur once."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ LAYERS = [
     {"similarity"},
     {"surgery"},
     {"planning"},
-    {"calibration"},
+    {"calibration", "result"},
     {"reconstruction"},
     {"train"},  # below the criteria: a training phase is a criterion's, and is made of training's hooks
     {"criteria"},
-    {"pipeline"},
     {"deploy"},
+    {"pipeline"},
     {"comparison"},
     {"slimilar"},  # the package's own __init__
     {"report"},
@@ -160,6 +160,69 @@ def test_only_the_command_line_prints_or_exits(module):
             assert ast.unparse(node.func) not in speaks, f"{module}, line {node.lineno}"
         if isinstance(node, ast.Raise) and node.exc is not None:
             assert ast.unparse(node.exc).split("(")[0] != "SystemExit", f"{module}, line {node.lineno}"
+
+
+# --- names and sizes ------------------------------------------------------------------------------------------------
+
+# Functions whose parameters are options of users: the public surface, and the commands of the command line.
+PUBLIC = {"pipeline.analysis.analyze", "pipeline.application.apply", "pipeline.pruning.prune"}
+MOST_PARAMETERS = 10
+
+
+def test_every_class_has_a_name_of_its_own():
+    homes: dict[str, list[str]] = {}
+    for module, tree in MODULES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, []).append(module)
+    assert not {name: found for name, found in homes.items() if len(found) > 1}
+
+
+def functions(module: str) -> Iterator[tuple[str, int]]:
+    """Yield every function of a module with its number of parameters."""
+    for node in ast.walk(MODULES[module]):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            given = node.args
+            yield node.name, len([*given.posonlyargs, *given.args, *given.kwonlyargs])
+
+
+@pytest.mark.parametrize("module", [m for m in MODULES if not m.startswith("cli.commands")])
+def test_functions_have_few_parameters(module):
+    long = {name: count for name, count in functions(module) if count > MOST_PARAMETERS}
+    assert not {name for name in long if f"{module}.{name}" not in PUBLIC}, (
+        "make a dataclass of what belongs together"
+    )
+
+
+def defined(module: str) -> set[str]:
+    """Return the names that a module defines itself, at its top level."""
+    found: set[str] = set()
+    pending = list(MODULES[module].body)
+    for node in pending:
+        if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.For | ast.With):
+            found |= {
+                n.id for n in ast.walk(node) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)
+            }
+        elif isinstance(node, ast.If | ast.Try):
+            pending += [*node.body, *node.orelse]
+    return found
+
+
+def is_package(module: str) -> bool:
+    return module == "slimilar" or any(other.startswith(f"{module}.") for other in MODULES)
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_names_are_imported_from_where_they_are_defined(module):
+    """So that no module but a package's `__init__` re-exports what another one defines."""
+    for node in ast.walk(MODULES[module]):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("slimilar."):
+            source = str(node.module).removeprefix("slimilar.")
+            if source in MODULES and not is_package(source):
+                borrowed = {alias.name for alias in node.names} - defined(source)
+                assert not borrowed, f"{source} does not define {', '.join(sorted(borrowed))}"
 
 
 @pytest.mark.parametrize("module", [module for module in MODULES if module != "__main__"])

@@ -339,7 +339,7 @@ def one_sentence(error: pytest.ExceptionInfo[slimilar.SlimilarError]) -> str:
         (lambda n: slimilar.analyze("resnet50", IMAGE), InvalidInput, "torch.nn.Module, got str"),
         (lambda n: slimilar.analyze(n, torch.zeros(1, 7, 8, 8)), TraceError, r"\(1, 7, 8, 8\).*RuntimeError"),
         (lambda n: slimilar.prune(n, IMAGE, threshold=7), InvalidInput, "from 0 to 1, got 7"),
-        (lambda n: slimilar.prune(n, IMAGE, threshold=0.1, flops=0.5), InvalidInput, "got threshold, flops"),
+        (lambda n: slimilar.prune(n, IMAGE, threshold=0.1, flops=0.5), InvalidInput, "got threshold and flops"),
         (lambda n: slimilar.prune(n, IMAGE), InvalidInput, "exactly one"),
         (lambda n: slimilar.prune(n, IMAGE, flops=0.001), UnreachableBudget, "at least .* smallest"),
         (lambda n: slimilar.prune(n, IMAGE, flops="lots"), InvalidInput, "share such as 0.5.*'lots'"),
@@ -393,8 +393,6 @@ def test_torchscript_is_refused(net: nn.Module) -> None:
 
 def test_a_wrong_rewrite_is_caught_and_named(net: nn.Module, monkeypatch: pytest.MonkeyPatch) -> None:
     """Break the surgery of one group on purpose: verification must say so and name it."""
-    import sys
-
     from slimilar.surgery import rewrite
 
     def broken(model: nn.Module, done: rewrite.Surgery) -> nn.Module:
@@ -404,7 +402,8 @@ def test_a_wrong_rewrite_is_caught_and_named(net: nn.Module, monkeypatch: pytest
                 small.block2.conv2.weight.copy_(small.block2.conv2.weight.flip(1))
         return small
 
-    monkeypatch.setattr(sys.modules["slimilar.pipeline"], "operate", broken)
+    for module in ("pipeline.application", "surgery.fault"):
+        monkeypatch.setattr(f"slimilar.{module}.operate", broken)
     with pytest.raises(slimilar.errors.VerificationError, match=r"group block2\.conv1"):
         slimilar.prune(net, IMAGE, threshold=0.2)
 

@@ -35,7 +35,7 @@ EXPORT_EVERY = 8  # exporting and compiling take long: a sample
 
 
 @dataclass(frozen=True)
-class Entry:
+class Architecture:
     """One architecture."""
 
     library: str
@@ -105,17 +105,17 @@ def names() -> Iterator[tuple[str, str, str]]:
         yield "ultralytics", name, ""
 
 
-def catalogue(path: Path) -> list[Entry]:
+def catalogue(path: Path) -> list[Architecture]:
     """Return all architectures; what was found once is kept in a file."""
     if path.exists():
-        return [Entry(**{**row, "sizes": tuple(row["sizes"])}) for row in json.loads(path.read_text())]
+        return [Architecture(**{**row, "sizes": tuple(row["sizes"])}) for row in json.loads(path.read_text())]
     warnings.simplefilter("ignore")
     found = [describe(*name) for name in names()]
     path.write_text("[\n" + ",\n".join(json.dumps(asdict(e)) for e in found) + "\n]\n")
     return found
 
 
-def describe(library: str, name: str, kind: str) -> Entry:
+def describe(library: str, name: str, kind: str) -> Architecture:
     """Look at one architecture without giving it memory."""
     try:
         with torch.device("meta"):
@@ -124,7 +124,7 @@ def describe(library: str, name: str, kind: str) -> Entry:
         model = build(library, name, kind)
     norms = sum(isinstance(m, nn.modules.batchnorm._NormBase) for m in model.modules())
     params = sum(p.numel() for p in model.parameters())
-    return Entry(library, name, kind, norms, params, made_of(model), _sizes(model, kind))
+    return Architecture(library, name, kind, norms, params, made_of(model), _sizes(model, kind))
 
 
 def _sizes(model: nn.Module, kind: str) -> tuple[int, ...]:
@@ -136,9 +136,9 @@ def _sizes(model: nn.Module, kind: str) -> tuple[int, ...]:
     return (*small, own)
 
 
-def chosen(entries: list[Entry], everything: bool) -> list[Entry]:
+def chosen(entries: list[Architecture], everything: bool) -> list[Architecture]:
     """Return what is tried, small ones first; then the near-duplicates of torchvision, and detectors."""
-    found: dict[str, Entry] = {}
+    found: dict[str, Architecture] = {}
     ordered = sorted((e for e in entries if e.batch_norms), key=lambda e: (e.params, e.key))
     detectors = [e for e in ordered if e.library == "ultralytics"]
     ordered = [e for e in ordered if e.library != "ultralytics"]
@@ -149,9 +149,9 @@ def chosen(entries: list[Entry], everything: bool) -> list[Entry]:
     return [*found.values(), *rest, *detectors]
 
 
-def without_norms(entries: list[Entry]) -> list[Entry]:
+def without_norms(entries: list[Architecture]) -> list[Architecture]:
     """Return architectures without batch norm (transformers, mostly), one of each kind, small ones first."""
-    found: dict[str, Entry] = {}
+    found: dict[str, Architecture] = {}
     for e in sorted((e for e in entries if not e.batch_norms), key=lambda e: (e.params, e.key)):
         found.setdefault(e.library + e.made_of, e)
     return list(found.values())

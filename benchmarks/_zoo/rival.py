@@ -11,13 +11,13 @@ import torch
 from torch import nn
 
 from _zoo import oracle
-from _zoo.catalogue import Entry
+from _zoo.catalogue import Architecture
 from slimilar.utils.pytree import arguments, tensors_in
 
 RATIO = 0.3  # of every layer's channels: about half of the FLOPs
 
 
-def rival(entry: Entry) -> dict[str, Any]:
+def rival(entry: Architecture) -> dict[str, Any]:
     """Build its graph, prune a third of every layer, and hold the result against the masked original."""
     from _zoo.worker import prepared
 

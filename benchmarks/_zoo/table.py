@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from importlib.metadata import version
 from typing import Any
 
-from _zoo.catalogue import EXPORT_EVERY, Entry, chosen, without_norms
+from _zoo.catalogue import EXPORT_EVERY, Architecture, chosen, without_norms
 
 Row = Mapping[str, Any]
 Rows = Mapping[tuple[str, str], Row]
@@ -44,7 +44,7 @@ _NOTES = (
 )
 
 
-def table(entries: list[Entry], rows: Rows) -> str:
+def table(entries: list[Architecture], rows: Rows) -> str:
     """Return head, totals and one line for each architecture that was tried."""
     normed = {e.key for e in entries if e.batch_norms}
     main = {key: row for key, row in rows.items() if key[0] in normed}
@@ -64,7 +64,7 @@ def table(entries: list[Entry], rows: Rows) -> str:
     )
 
 
-def _runs(entries: list[Entry], main: Rows, rest: Rows) -> Iterator[str]:
+def _runs(entries: list[Architecture], main: Rows, rest: Rows) -> Iterator[str]:
     """Say of every task how many were tried, on which commit and with which limit."""
     apart = len(chosen(entries, everything=False))
     for title, task, rows, of in (
@@ -91,7 +91,7 @@ def _without(rows: Rows) -> Iterator[str]:
         yield f"Without batch norm: {len(rows)} tried: {', '.join(f'{n} {status}' for status, n in counts)}."
 
 
-def _head(entries: list[Entry]) -> Iterator[str]:
+def _head(entries: list[Architecture]) -> Iterator[str]:
     names = ("torch", "torchvision", "timm", "ultralytics", "torch-pruning")
     yield "python benchmarks/zoo.py --all --tasks ours; python benchmarks/zoo.py"
     yield f"{', '.join(f'{n} {version(n)}' for n in names)}; {platform.machine()}, one thread"
@@ -154,7 +154,7 @@ def _channels(found: list[Row]) -> Iterator[str]:
             yield f"  {width / total:7.2%}  {reason}"
 
 
-def _lines(ordered: list[Entry], rows: Rows) -> Iterator[str]:
+def _lines(ordered: list[Architecture], rows: Rows) -> Iterator[str]:
     yield (
         f"{'architecture':<48} {'status':<10} {'groups':>6} {'free':>6} {'least':>6} {'left':>6} {'mode':<5} "
         f"{'error':>8} {'s':>6}  {'Torch-Pruning':<20} {'s':>6}  frozen (joined to streams and outputs left out)"

@@ -22,12 +22,13 @@ import torch
 from torch import nn
 
 from _zoo import oracle
-from _zoo.catalogue import Entry, build
+from _zoo.catalogue import Architecture, build
 from _zoo.rival import rival
 from slimilar import analyze, count
 from slimilar.errors import SlimilarError, UnreachableBudget
 from slimilar.pipeline import apply
-from slimilar.planning.plan import Cut, Plan
+from slimilar.planning.cut import Cut
+from slimilar.planning.plan import Plan
 from slimilar.utils.pytree import arguments, tensors_in
 
 TARGET = 0.6  # of the FLOPs, where it can be reached
@@ -37,7 +38,7 @@ _SMALLER = (112, 128, 224)
 _FRAMES = (8, 16)  # of a video to try, the few first
 
 
-def prepared(entry: Entry) -> tuple[nn.Module, Any]:
+def prepared(entry: Architecture) -> tuple[nn.Module, Any]:
     """Return a model with random weights, and the smallest input it takes."""
     problem: Exception | None = None
     for made_for, sizes in _makes(entry):
@@ -50,14 +51,14 @@ def prepared(entry: Entry) -> tuple[nn.Module, Any]:
     raise problem
 
 
-def _makes(entry: Entry) -> Iterator[tuple[int | None, tuple[int, ...]]]:
+def _makes(entry: Architecture) -> Iterator[tuple[int | None, tuple[int, ...]]]:
     """Yield ways to build a model: what is made for large images alone can often be made for smaller ones."""
     if entry.library == "timm" and entry.sizes[0] > _LARGE:
         yield from ((size, (size,)) for size in _SMALLER)
     yield None, entry.sizes
 
 
-def _taken(entry: Entry, model: nn.Module, sizes: tuple[int, ...]) -> Any:
+def _taken(entry: Architecture, model: nn.Module, sizes: tuple[int, ...]) -> Any:
     """Return the smallest input that a model takes, or raise with what it raised last."""
     # heads that run in training only need larger images than the rest
     sizes = (299,) if getattr(model, "aux_logits", False) else sizes
@@ -74,14 +75,14 @@ def _taken(entry: Entry, model: nn.Module, sizes: tuple[int, ...]) -> Any:
     raise RuntimeError(f"no input size of {sizes} is taken: {problem}") from problem
 
 
-def _example(entry: Entry, size: int, frames: int) -> Any:
+def _example(entry: Architecture, size: int, frames: int) -> Any:
     image = torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(1))
     if frames:
         return image[:1].unsqueeze(2).repeat(1, 1, frames, 1, 1)
     return (image[:1], image[1:]) if entry.kind == "optical_flow" else image
 
 
-def ours(entry: Entry) -> dict[str, Any]:
+def ours(entry: Architecture) -> dict[str, Any]:
     """Trace, prune, verify, train one step."""
     model, example = prepared(entry)
     row: dict[str, Any] = {"size": _size(example)}
@@ -104,7 +105,7 @@ def ours(entry: Entry) -> dict[str, Any]:
     cut = to_target(chosen)
     row["seconds_cut"] = time.process_time() - began
     began = time.process_time()
-    result = apply(model, example, chosen, cut)
+    result = apply(model, example, chosen, cut, reconstruction="none")
     row["seconds_rewrite"] = time.process_time() - began
     row |= {"residual": mode, "flops_left": cut.flops / cut.before.flops, "error": result.error}
     row["oracle"] = oracle.difference(oracle.masked(model, result.model), result.model, example)
@@ -115,11 +116,11 @@ def ours(entry: Entry) -> dict[str, Any]:
     return row
 
 
-def exported(entry: Entry) -> dict[str, Any]:
+def exported(entry: Architecture) -> dict[str, Any]:
     """Prune, then export and compile."""
     model, example = prepared(entry)
     plan = analyze(model, example, residual="joint")
-    small = apply(model, example, plan, to_target(plan)).model.eval()
+    small = apply(model, example, plan, to_target(plan), reconstruction="none").model.eval()
     with torch.no_grad():
         expected = next(tensors_in(small(example)))
         program = torch.export.export(small, (example,)).module()
@@ -193,7 +194,7 @@ def main() -> None:
     os.dup2(2, 1)  # models print; the answers must stay readable
     for line in sys.stdin:
         request = json.loads(line)
-        entry = Entry(**{**request["entry"], "sizes": tuple(request["entry"]["sizes"])})
+        entry = Architecture(**{**request["entry"], "sizes": tuple(request["entry"]["sizes"])})
         torch.manual_seed(0)
         began = time.process_time()
         try:

@@ -11,17 +11,22 @@ from slimilar.errors import SlimilarError
 if TYPE_CHECKING:
     from slimilar.calibration.batch_norm_statistics import recalibrate
     from slimilar.deploy.store import load, save
-    from slimilar.pipeline import Result, analyze, prune, remove_channels
+    from slimilar.pipeline import analyze, apply, prune, remove_channels
     from slimilar.planning.cost import Cost, count
-    from slimilar.planning.plan import Cut, Plan
+    from slimilar.planning.cut import Cut
+    from slimilar.planning.plan import Plan
+    from slimilar.planning.target import PruningTarget
+    from slimilar.result import Result
 
 __all__ = [
     "Cost",
     "Cut",
     "Plan",
+    "PruningTarget",
     "Result",
     "SlimilarError",
     "analyze",
+    "apply",
     "count",
     "load",
     "prune",
@@ -33,10 +38,12 @@ __all__ = [
 # Imported when first asked for: torch takes seconds, and `slimilar --help` does without it.
 _HOMES = {
     "Cost": "planning.cost",
-    "Cut": "planning.plan",
+    "Cut": "planning.cut",
     "Plan": "planning.plan",
-    "Result": "pipeline",
+    "PruningTarget": "planning.target",
+    "Result": "result",
     "analyze": "pipeline",
+    "apply": "pipeline",
     "count": "planning.cost",
     "load": "deploy.store",
     "prune": "pipeline",

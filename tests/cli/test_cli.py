@@ -133,11 +133,11 @@ def test_the_version():
         (
             ["prune", SMALL],
             2,
-            "exactly one of --threshold, --flops, --macs, --params, --latency must be given, got none",
+            "exactly one of --threshold, --flops, --macs, --params, --latency, --ratio, --quantile must be given",
         ),
         (["prune", SMALL, "-t", "0.1", "--flops", "1"], 2, "got --threshold and --flops"),
         (["prune", SMALL, "-t", "0.1"], 1, "Does the model lack its trained weights? Pass --weights FILE"),
-        (["prune", "slimilar:demo", "-t", "7"], 2, "threshold must be a number from 0 to 1, got 7.0"),
+        (["prune", "slimilar:demo", "-t", "7"], 2, "--threshold must be a number from 0 to 1, got 7.0"),
         (
             ["prune", "slimilar:demo", "-t", "0", "--layer", "x"],
             2,
@@ -151,7 +151,7 @@ def test_the_version():
         (["prune", "slimilar:demo", "--flops", "0.0001"], 1, "the smallest this plan reaches"),
         (["prune", "slimilar:demo", "--flops", "0.5", "--out", __file__], 2, "--out must be a folder"),
         (["prune", "slimilar:demo", "--flops", "0.5", "--calibrate", "/nowhere"], 1, "data must be"),
-        (["prune", "slimilar:demo", "--latency", "soon"], 2, "latency must be a share"),
+        (["prune", "slimilar:demo", "--latency", "soon"], 2, "--latency must be a share"),
         (["prune", "slimilar:demo", "-t", "0.2", "--linkage", "ward"], 2, "linkage"),
         (["analyze", "slimilar:vgg61"], 2, "did you mean vgg16?"),
         (
@@ -162,7 +162,7 @@ def test_the_version():
         (["analyze", "slimilar:vgg16", "--input", "3x99999x99999"], 2, "input must have from 1 to"),
         (["analyze", "slimilar:vgg16", "--weights", "none.pt"], 1, "there is none"),
         (["inspect", "none.safetensors"], 1, "there is no such file"),
-        (["bench", "slimilar:demo", "--engine", "tpu"], 2, "engine must be one of pytorch"),
+        (["bench", "slimilar:demo", "--engine", "tpu"], 2, "--engine must be one of pytorch"),
         (["evaluate", "slimilar:demo", "--data", "mnist"], 1, "data must be"),
         (["train", SMALL, "--data", "demo", "--recipe", "quik"], 2, "quick"),
     ],
@@ -192,7 +192,7 @@ def test_an_error_of_ours_asks_for_a_report(monkeypatch):
     def broken(*_: Any) -> None:
         raise ZeroDivisionError("oh")
 
-    monkeypatch.setattr("slimilar.cli.analysis.open_model", broken)
+    monkeypatch.setattr("slimilar.cli.commands.analyze.open_model", broken)
     said = run("analyze", SMALL, code=1)
     assert "ZeroDivisionError: oh" in said
     assert "--debug" in said
@@ -319,7 +319,7 @@ def test_a_saved_model_is_pruned_again(small, net, tmp_path):
 
 
 def test_a_budget_of_time(net, tmp_path, monkeypatch):
-    monkeypatch.setattr("slimilar.deploy.latency.PROBES", 1)
+    monkeypatch.setattr("slimilar.planning.latency.PROBES", 1)
     found = answer("prune", *words_for(net), "--latency", "0.99", "-o", tmp_path)
     assert set(found["latency"]) == {"before_ms", "after_ms", "ratio"}
 

@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,10 @@ from typer.testing import CliRunner
 
 import slimilar
 from slimilar.cli import app
-from slimilar.cli.spoken import spoken
+from slimilar.cli.error_handling import as_typed
 from slimilar.criteria import available, facts
 from slimilar.data import demo_images
+from slimilar.errors import SlimilarError
 from slimilar.models import demo_network
 
 DEMO = "slimilar:demo"
@@ -149,7 +151,7 @@ def test_the_real_program_asks_alike():
     done = subprocess.run(words, capture_output=True, text=True, timeout=120)
     assert (done.returncode, done.stdout) == (2, "")
     assert " ".join(done.stderr.split()).startswith(
-        "slimilar: criterion 'taylor' follows the loss on labelled images, got none: pass --calibrate with"
+        'slimilar: criterion "taylor" follows the loss on labelled images, got none: pass --calibrate with'
     )
 
 
@@ -246,36 +248,49 @@ def test_a_saved_network_remembers_its_phase(tmp_path):
     assert small.plan.criterion == "slimming"
 
 
-# --- the library's words in those of the command line ---------------------------------------------------------------
+# --- messages of the library on the command line ---------------------------------------------------------------------
 
 ROOT = Path(slimilar.__file__).parent
-# Said to those who write Python, about what the command line does itself or has no option for.
-FOR_PYTHON = {
-    "criteria/base.py", "criteria/soft.py", "criteria/elimination.py",  # cli/needs.py asks before
-    "deploy/sources.py", "deploy/weights.py",  # slimilar:vgg16,width=0.5 is how a model's options are typed
-}  # fmt: skip
+# About Python files and model options, which are typed so on the command line too: slimilar:vgg16,width=0.5.
+TYPED_ALIKE = {"deploy/sources.py", "deploy/weights.py", "criteria/soft.py"}
 
 
 def messages() -> dict[tuple[str, int], str]:
-    """Return what every `raise` outside the command line says, as far as it is written down."""
+    """Return the text of every `raise` outside the command line, without the options it names."""
     found = {}
     for file in ROOT.rglob("*.py"):
         name = str(file.relative_to(ROOT))
-        if name.startswith("cli/") or name in FOR_PYTHON:
+        if name.startswith("cli/") or name in TYPED_ALIKE:
             continue
         for node in ast.walk(ast.parse(file.read_text())):
             if isinstance(node, ast.Raise) and node.exc is not None:
-                parts = [
-                    n.value
-                    for n in ast.walk(node.exc)
-                    if isinstance(n, ast.Constant) and isinstance(n.value, str)
-                ]
-                found[name, node.lineno] = "".join(parts)
+                found[name, node.lineno] = "".join(texts(node.exc))
     return found
 
 
-def test_no_message_speaks_python_on_the_command_line():
-    said = messages()
-    assert len(said) > 100
-    wrong = {place: spoken(text) for place, text in said.items() if PYTHON.search(spoken(text))}
-    assert not wrong
+def texts(node: ast.AST) -> Iterator[str]:
+    """Yield the texts in an expression, but not those inside of `Option(...)`."""
+    if isinstance(node, ast.Call) and ast.unparse(node.func) == "Option":
+        return
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
+    for child in ast.iter_child_nodes(node):
+        yield from texts(child)
+
+
+def test_options_in_messages_are_marked_so_that_the_command_line_can_spell_them():
+    found = messages()
+    assert len(found) > 100
+    assert not {place: text for place, text in found.items() if PYTHON.search(text)}
+
+
+def test_options_are_printed_as_they_are_typed():
+    assert "--min-channels must be" in refused_by_library(slimilar.prune, min_channels=0, flops=0.5)
+    assert "--residual must be" in refused_by_library(slimilar.prune, residual="outer", flops=0.5)
+    assert "--ratio must be a number" in refused_by_library(slimilar.prune, ratio=2)
+
+
+def refused_by_library(function: Callable[..., object], **options: object) -> str:
+    with pytest.raises(SlimilarError) as raised:
+        function(demo_network(), torch.zeros(1, 3, 32, 32), **options)
+    return raised.value.message(as_typed)

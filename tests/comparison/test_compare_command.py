@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 
 from helpers.comparing import TERMS, plain, subject
 from slimilar.cli import app
-from slimilar.cli.subjects import Named
+from slimilar.cli.comparison_source import ComparisonSource
 from slimilar.comparison import compare, load
 from slimilar.comparison.chart import apart
 from slimilar.criteria import available, facts
@@ -50,9 +50,9 @@ ON_DEMO = [
         ({"flops": ("0",)}, "flops must be a share"),
         ({"flops": ("-0.5",)}, "flops must be a share"),
         ({"flops": ("0.5", "0.5")}, "flops must be one or more different ones"),
-        ({"substitutes": ("best",)}, "substitute must be one of"),
+        ({"substitutes": ("best",)}, "reconstruction must be one of"),
         ({"epochs": -1}, "epochs must not be negative"),
-        ({"images": 0}, "criterion 'span' looks at images, got images 0"),
+        ({"images": 0}, "criterion 'span' needs images, got images 0"),
         ({"residual": "outer"}, "residual must be one of"),
     ],
 )
@@ -168,12 +168,12 @@ def test_the_command_writes_table_data_and_curves(tmp_path):
 
 def test_settings_are_chosen_on_training_pictures_kept_out():
     words = ("slimilar:demo", None, (), None, "demo", "auto")
-    found, every = Named(*words, None, None, 56)(), demo_images("train")
+    found, every = ComparisonSource(*words, None, None, 56)(), demo_images("train")
     assert (len(found.train), len(found.test)) == (200, 56)
     both = torch.cat([found.train.images, found.test.images]).flatten(1)
     assert torch.equal(both.unique(dim=0), every.images.flatten(1).unique(dim=0))
     assert len(set(found.test.labels.tolist())) == 10
-    some = Named(*words, 100, 30, 56)()
+    some = ComparisonSource(*words, 100, 30, 56)()
     assert (len(some.train), len(some.test)) == (100, 30)
 
 
@@ -203,10 +203,10 @@ def test_where_nothing_comes_about_the_command_fails(demo, tmp_path):
     assert none.exit_code == 1
     said = " ".join(none.stderr.split())
     assert said.startswith(
-        "slimilar: at least one of the 2 networks asked for must come about, but none did; the first"
+        "slimilar: at least one of the 2 networks asked for must be made, but none was; the first"
     )
     assert "magnitude-l1 at 0.0005, because flops must be at least" in said
-    assert "--residual joint" in said
+    assert 'residual="joint"' in said, "rows keep the library's words"
     assert [row["error"] is None for row in json.loads(none.stdout)["rows"]] == [False, False]
     some = CliRunner().invoke(app, [*words, "--flops", "0.0005,0.6", "--criteria", "random"])
     assert some.exit_code == 0, some.output

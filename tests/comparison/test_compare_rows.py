@@ -16,10 +16,11 @@ from helpers.comparing import RECIPE, TERMS, plain, subject
 from helpers.paths import TESTS
 from slimilar.comparison import compare
 from slimilar.comparison.choices import decode, encode
-from slimilar.comparison.tasks import Choice, Phase, Start, entries, in_order, needed
+from slimilar.comparison.tasks import Choice, Start, TrainingTask, entries, in_order, needed
 from slimilar.comparison.terms import calibration
 from slimilar.criteria import available, facts
 from slimilar.errors import InvalidInput
+from slimilar.pipeline.analysis import plan_from
 from slimilar.train import evaluate, train
 
 # --- what a row says ----------------------------------------------------------------------------------------------
@@ -70,11 +71,12 @@ def test_a_choice_survives_its_file():
     s = subject()
     plan = slimilar.analyze(s.model, s.example)
     remembered = decode(json.loads(json.dumps(encode(plan))))
-    again = slimilar.analyze(s.model, s.example, criterion=remembered)
+    again = plan_from(s.model, s.example, remembered)
+    assert (again.criterion, again.exchangeable) == (plan.criterion, plan.exchangeable)
     for before, after in zip(plan.orders, again.orders, strict=True):
         assert before.removed.tolist() == after.removed.tolist()
         assert before.heights.tolist() == after.heights.tolist()
-        assert before.stand_in.tolist() == after.stand_in.tolist()
+        assert before.representative.tolist() == after.representative.tolist()
 
 
 # --- training before pruning --------------------------------------------------------------------------------------
@@ -110,7 +112,12 @@ def test_the_others_may_have_as_many_plain_epochs(tmp_path):
 def test_what_needs_what():
     terms = replace(TERMS, criteria=("span",), flops=("0.5",), substitutes=("own",), plain_epochs=True)
     (entry,) = entries(terms)
-    assert in_order([entry]) == [Start(), Phase("plain", 0), Choice("span", 0, Phase("plain", 0)), entry]
+    assert in_order([entry]) == [
+        Start(),
+        TrainingTask("plain", 0),
+        Choice("span", 0, TrainingTask("plain", 0)),
+        entry,
+    ]
     assert needed(entry) == (Start(), entry.choice)
 
 

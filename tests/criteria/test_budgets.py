@@ -15,7 +15,8 @@ from helpers.small_networks import trained
 from slimilar.criteria import Span, Weights, available, make
 from slimilar.graph.groups import ChannelGroup
 from slimilar.models import VGG, ResNet
-from slimilar.planning.plan import Plan, untied
+from slimilar.planning.plan import Plan
+from slimilar.planning.ties import untied
 from slimilar.similarity.removal_order import RemovalOrder
 from slimilar.utils.torchvision_compat import import_torchvision
 

@@ -16,9 +16,9 @@ from torch.utils.data import TensorDataset
 
 from helpers.digits import digits
 from slimilar.data import (
+    DatasetSource,
     Images,
     Normalisation,
-    Samples,
     cifar,
     dataset,
     demo_images,
@@ -105,7 +105,7 @@ def test_samples_draw_the_same_numbers_for_the_same_draws():
             image, label = super().__getitem__(index)
             return image + torch.rand(()), int(label)
 
-    source = Samples(Noisy(torch.zeros(6, 1, 2, 2), torch.arange(6)))
+    source = DatasetSource(Noisy(torch.zeros(6, 1, 2, 2), torch.arange(6)))
     state = torch.get_rng_state()
     first = source.batch(torch.tensor([1, 2]), torch.tensor([[0.1] * 5, [0.2] * 5]))
     again = source.batch(torch.tensor([2]), torch.tensor([[0.2] * 5]))
@@ -118,7 +118,7 @@ def test_samples_draw_the_same_numbers_for_the_same_draws():
 
 def test_samples_that_are_no_pairs():
     with pytest.raises(DataError, match=r"sample 1 must be a \(image, label\) pair"):
-        Samples(TensorDataset(torch.zeros(4, 1, 2, 2))).batch(torch.tensor([1]))
+        DatasetSource(TensorDataset(torch.zeros(4, 1, 2, 2))).batch(torch.tensor([1]))
 
 
 # -- CIFAR -----------------------------------------------------------------------------------------

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 import slimilar
-from helpers.small_networks import VGG, images, trained
+from helpers.small_networks import VGG, Mobile, images, trained
 from slimilar.deploy import latency
-from slimilar.deploy.latency import Found, Interval, Timings, measure, median, parse_time, within
-from slimilar.errors import InvalidInput, UnreachableBudget
+from slimilar.deploy.latency import Timings, measure, median, timer
+from slimilar.deploy.runtimes import ENGINES
+from slimilar.errors import InvalidInput
 
 
 def test_the_interval_holds_the_median_in_95_of_100_cases():
@@ -51,22 +52,7 @@ def test_sleep_is_measured_in_milliseconds():
     assert 5 <= timings.milliseconds("nap").value < 50
 
 
-@pytest.mark.parametrize(
-    ("budget", "ratio", "after", "fits"),
-    [(0.5, 0.49, 9, True), ("50%", 0.51, 9, False), ("12ms", 0.9, 11.9, True), ("0.01 s", 0.1, 10.1, False)],
-)
-def test_budgets_of_time(budget, ratio, after, fits):
-    found = Found(None, Interval(20, 20, 20), Interval(after, after, after), Interval(ratio, ratio, ratio))
-    assert parse_time(budget)(found) is fits
-
-
-@pytest.mark.parametrize("budget", ["fast", "", 0, -1, 3, "nan", "12 hours"])
-def test_budgets_that_mean_nothing(budget):
-    with pytest.raises(InvalidInput, match="latency must be a share"):
-        parse_time(budget)
-
-
-def test_a_budget_finds_the_mildest_cut_that_meets_it(monkeypatch):
+def test_the_timer_compares_a_cut_with_the_original(monkeypatch):
     """With a clock that counts multiply-adds, so that a busy machine does not decide on this test."""
     model = trained(VGG(classes=5, width=0.25))
     plan = slimilar.analyze(model, images(1))
@@ -76,12 +62,17 @@ def test_a_budget_finds_the_mildest_cut_that_meets_it(monkeypatch):
         return Timings(tuple(candidates), np.tile(np.array(macs, float), (5, 1)))
 
     monkeypatch.setattr(latency, "measure", clock)
-    monkeypatch.setattr(latency, "pytorch", lambda model, example: model)
-    found = within(model, images(1), plan, 0.5)
-    assert found.cut.macs <= 0.5 * plan.before.macs
-    assert found.cut.macs > 0.45 * plan.before.macs
-    assert found.ratio.value == found.cut.macs / plan.before.macs
-    with pytest.raises(UnreachableBudget, match="latency must be at least"):
-        within(model, images(1), plan, 1e-6)
+    monkeypatch.setitem(ENGINES, "pytorch", lambda model, example: model)
+    cut = plan.at(flops=0.5)
+    found = timer(model, images(1), plan.structure)(cut)
+    assert (found.before.value, found.after.value) == (plan.before.macs, cut.macs)
+    assert found.ratio.value == cut.macs / plan.before.macs
+    result = slimilar.prune(model, images(1), latency=0.5)
+    assert 0.45 * plan.before.macs < result.cut.macs <= 0.5 * plan.before.macs
+    assert result.latency is not None
+    assert result.latency.ratio.value <= 0.5
 
 
+def test_the_runtime_is_checked_before_any_work():
+    with pytest.raises(InvalidInput, match="runtime must be one of pytorch"):
+        slimilar.prune(trained(Mobile()), images(1), latency=0.5, runtime="tpu")

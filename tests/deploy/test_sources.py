@@ -113,7 +113,7 @@ def test_weights_that_would_run_code(tmp_path):
     with pytest.raises(DataError, match="without running code"):
         fill_(Mobile(), file)
     torch.save([1, 2], file)
-    with pytest.raises(DataError, match="must hold a state dict"):
+    with pytest.raises(DataError, match="must contain a state dict"):
         fill_(Mobile(), file)
-    with pytest.raises(DataError, match="but there is none"):
+    with pytest.raises(DataError, match="but there is no such file"):
         fill_(Mobile(), tmp_path / "none.pt")

@@ -21,10 +21,10 @@ from helpers.paths import TESTS
 from helpers.small_networks import NETWORKS, Dense, Mobile, Tied, images, trained
 from slimilar.deploy.file_format import inspect
 from slimilar.deploy.sources import build, parse
-from slimilar.deploy.store import NOTHING
+from slimilar.deploy.store import NO_SURGERY
 from slimilar.errors import InvalidInput, StoreError
 from slimilar.graph.groups import Residual
-from slimilar.pipeline import HISTORY
+from slimilar.surgery.history import HISTORY
 from slimilar.surgery.rewrite import add_bias
 
 
@@ -109,7 +109,7 @@ def test_tensors_that_were_untied_do_not_load_into_a_class_that_ties_them(tmp_pa
             self.right[0].weight = nn.Parameter(torch.randn_like(self.left[0].weight))
 
     file = slimilar.save(Untied(), tmp_path / "untied.safetensors")
-    with pytest.raises(StoreError, match="must hold one tensor for right"):
+    with pytest.raises(StoreError, match="must contain one tensor for right"):
         slimilar.load(file, Tied())
 
 
@@ -147,7 +147,7 @@ def test_a_model_that_was_trained_on_and_one_that_was_never_pruned(tmp_path):
     same(slimilar.load(slimilar.save(tuned, tmp_path / "tuned.safetensors"), Mobile()), tuned)
     whole = trained(Mobile())
     file = slimilar.save(whole, tmp_path / "whole.safetensors")
-    assert inspect(file).surgery.indices == NOTHING.indices
+    assert inspect(file).surgery.indices == NO_SURGERY.indices
     same(slimilar.load(file, Mobile()), whole)
 
 
@@ -227,7 +227,7 @@ def test_files_that_are_not_ours(tmp_path):
     with pytest.raises(StoreError, match="whole safetensors file"):
         slimilar.load(tmp_path / "pickle.pt")
     save_file({"a": torch.zeros(2)}, tmp_path / "weights.safetensors")
-    with pytest.raises(StoreError, match="holds weights alone"):
+    with pytest.raises(StoreError, match="contains only weights"):
         slimilar.load(tmp_path / "weights.safetensors")
     save_file({}, tmp_path / "new.safetensors", {"slimilar": json.dumps({"version": 99})})
     with pytest.raises(StoreError, match="update slimilar"):
@@ -246,7 +246,7 @@ def test_another_class_or_width_is_noticed(tmp_path):
         StoreError, match=r"head.weight is \(5, \d+\) in the file and \(6, \d+\) in the model"
     ):
         slimilar.load(file, other)
-    with pytest.raises(StoreError, match="pass a fresh one"):
+    with pytest.raises(StoreError, match="pass a fresh model"):
         slimilar.load(file)
 
 
@@ -254,7 +254,7 @@ def test_code_that_a_file_names_is_not_run(tmp_path):
     code = tmp_path / "harm.py"
     code.write_text(f"import pathlib; pathlib.Path({str(tmp_path / 'ran')!r}).touch()\n")
     file = slimilar.save(Mobile(), tmp_path / "small.safetensors", source=f"{code}:Mobile")
-    with pytest.raises(StoreError, match="pass a fresh one"):
+    with pytest.raises(StoreError, match="pass a fresh model"):
         slimilar.load(file)
     assert not (tmp_path / "ran").exists()
 

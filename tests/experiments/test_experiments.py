@@ -10,8 +10,8 @@ import pytest
 import torch
 from experiments.__main__ import main
 from experiments.bases import BASES, load_base
-from experiments.bench import Bench, Network
 from experiments.bound import pairs, shifts
+from experiments.experiment import ExperimentRun, TrainedNetwork
 from experiments.magnitude import equal
 from experiments.scales import SCALES
 from typer.testing import CliRunner
@@ -19,7 +19,7 @@ from typer.testing import CliRunner
 from experiments import catalogue, paper
 from helpers.paths import ROOT
 from slimilar.cli import app
-from slimilar.cli import reproduce as command
+from slimilar.cli.commands import reproduce as command
 from slimilar.data import demo_images
 from slimilar.errors import DataError, SlimilarError
 from slimilar.models import demo_network
@@ -63,7 +63,9 @@ def test_the_bound_holds_on_the_shipped_network(results):
 
 def test_what_is_known_is_not_computed_again(results, monkeypatch):
     before = (results / "tiny.jsonl").read_bytes()
-    monkeypatch.setattr("experiments.bench.demo_network", lambda: pytest.fail("a network was opened again"))
+    monkeypatch.setattr(
+        "experiments.experiment.demo_network", lambda: pytest.fail("a network was opened again")
+    )
     assert main(["bound", "--scale", "tiny", "--out", str(results.parent)]) == 0
     assert (results / "tiny.jsonl").read_bytes() == before
 
@@ -117,9 +119,9 @@ def test_properties_are_those_the_criteria_declare():
 
 
 @pytest.fixture
-def demo() -> Network:
+def demo() -> TrainedNetwork:
     images = demo_images("train").first(4)
-    return Network("demo", demo_network(), images, images, images.tensor(), "vgg")
+    return TrainedNetwork("demo", demo_network(), images, images, images.tensor(), "vgg")
 
 
 def test_shifts_are_those_of_the_convolution(demo):
@@ -168,7 +170,7 @@ def test_committed_results_are_of_the_committed_settings():
 
 
 def test_a_subset_is_the_same_every_time():
-    first, second = (Bench(SCALES["tiny"], None, None, None).network("demo") for _ in range(2))
+    first, second = (ExperimentRun(SCALES["tiny"], None, None, None).network("demo") for _ in range(2))
     assert torch.equal(first.test.images, second.test.images)
     assert torch.equal(first.images, second.images)
     assert len(first.test) == SCALES["tiny"].test

@@ -80,7 +80,7 @@ class Residual(nn.Module):
 def test_streams():
     inner = grouped(Residual())
     assert [g.name for g in inner.groups] == ["a"]
-    assert ("stem", 'residual stream (pruned by residual="joint")') in {
+    assert ("stem", 'residual stream (pruned in residual mode "joint")') in {
         (f.name, f.reason) for f in inner.frozen
     }
     joint = grouped(Residual(), "joint")

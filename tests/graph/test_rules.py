@@ -119,6 +119,12 @@ EXPECTED = {
     "pool over channels": ("", "", "operator aten.avg_pool2d mixes channels"),
     "batch_norm": ("0 1 @ 1 2 1 1", "0 2 4 6 8, 1 3 5 7 9", ""),
     "group_norm": ("0 1 2 3 @ 1 4 1 1", "0 1 4 5 8 9, 2 3 6 7 10 11", ""),
+    "weight_norm": ("0 1 @ 2 1; 2 3 4 @ 1 3", "0 5, 1 6", ""),
+    "weight_norm without a magnitude": (
+        "",
+        "",
+        "a single channel is taken out; operator aten._weight_norm_interface mixes channels",
+    ),
     "layer_norm": ("0 1 2 @ 1 3", "", "operator aten.native_layer_norm mixes channels"),
     "instance_norm": ("0 1 @ 1 2 1 1", "0 2 4, 1 3 5", ""),
     "instance_norm of a batch": ("0 1 @ 1 2 1 1", "", ""),

@@ -9,7 +9,7 @@ import torch
 
 from helpers.digits import digits, network
 from slimilar.comparison import Comparison, Subject, Terms
-from slimilar.train import Recipe, Settings, train
+from slimilar.train import Recipe, TrainingSettings, train
 
 RECIPE = Recipe(epochs=1, batch_size=32, lr=0.02)
 TERMS = Terms(
@@ -21,7 +21,7 @@ CLOCKS = ("prepare_seconds", "choose_seconds", "prune_seconds", "train_seconds",
 @functools.cache
 def subject() -> Subject:
     """Return the network as it is after two epochs, and digits to go on with."""
-    settings = Settings(tensorboard=False)
+    settings = TrainingSettings(tensorboard=False)
     recipe = Recipe(epochs=2, batch_size=32, lr=0.05)
     model = train(network(), digits(0, 300), recipe, settings=settings).model
     return Subject(model, torch.zeros(1, 1, 8, 8), digits(0, 300), digits(1200))

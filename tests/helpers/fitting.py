@@ -36,6 +36,8 @@ def small_net(bias: bool = False) -> nn.Sequential:
 
 def duplicate(net: nn.Sequential, source: int, copies: list[int]) -> None:
     """Make channels of the first layer exact copies of another."""
+    names = ("0.weight", "1.weight", "1.bias", "1.running_mean", "1.running_var")
+    state = net.state_dict()
     with torch.no_grad():
-        for t in (net[0].weight, net[1].weight, net[1].bias, net[1].running_mean, net[1].running_var):
-            t[copies] = t[source].clone()
+        for name in names:
+            state[name][copies] = state[name][source].clone()

@@ -1,4 +1,4 @@
-"""Train, get killed by SIGKILL, resume; print what came of it. Run by test_train_crash.py.
+"""Train, get killed by SIGKILL, resume; print what came of it. Run by tests/train/test_crash.py.
 
 One process imports torch and then forks for every run, so that a run costs milliseconds, not seconds. It uses
 a single thread and never computes anything itself: a process that has done so must not fork.
@@ -22,8 +22,8 @@ import torch
 import torch._dynamo
 
 from helpers.digits import digits, fingerprint, network
-from slimilar.train import LAST, Recipe, Settings, train
-from slimilar.train.log import read_log
+from slimilar.train import LAST, Recipe, TrainingSettings, train
+from slimilar.train.training_log import read_log
 
 RECIPE = Recipe(epochs=3, batch_size=50, lr=0.05, milestones=(2,), label_smoothing=0.1, ema=0.9)
 DATA, TEST = digits(0, 260), digits(260, 460)
@@ -54,8 +54,9 @@ class Fuse:
 def run(folder: Path, kill_at: int | None) -> str:
     """Train to the end, unless killed at a step, or before or after a file is synced or put in place."""
     fuse = Fuse(kill_at)
-    os.fsync, os.replace = fuse.around(os.fsync), fuse.around(os.replace)
-    settings = Settings(seed=3, save_every=2, log_every=1, tensorboard=False)
+    for name in ("fsync", "replace"):
+        setattr(os, name, fuse.around(getattr(os, name)))
+    settings = TrainingSettings(seed=3, save_every=2, log_every=1, tensorboard=False)
     result = train(
         network(dropout=0.2), DATA, RECIPE,
         test=TEST, folder=folder, resume=True, settings=settings, progress=fuse,
@@ -89,7 +90,7 @@ def main(place: Path, kills: int) -> None:
     lasted = time.perf_counter() - began
     chance = random.Random(0)
     moments = [0, whole["moments"] - 1, *chance.sample(range(whole["moments"]), kills)]
-    trials = [(f"moment {m}", m, None) for m in moments]
+    trials: list[tuple[str, int | None, float | None]] = [(f"moment {m}", m, None) for m in moments]
     trials += [(f"time {i}", None, chance.random() * lasted) for i in range(kills // 2)]
     wrong, killed = [], 0
     for name, at, seconds in trials:

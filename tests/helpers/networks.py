@@ -27,6 +27,8 @@ class Do(nn.Module):
 class PerChannel(nn.Module):
     """A parameter and a buffer with one entry for each channel."""
 
+    shift: Tensor
+
     def __init__(self, c: int) -> None:
         super().__init__()
         self.scale = nn.Parameter(torch.rand(c, 1, 1) + 0.5)

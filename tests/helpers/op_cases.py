@@ -176,7 +176,7 @@ CASES: dict[str, tuple[Shapes, Callable[..., Any]]] = {
     "adaptive_max_pool2d": (((1, 2, 1, 1),), lambda x: F.adaptive_max_pool2d(x.expand(1, 2, 4, 4), 2)),
     "max_unpool2d": (
         ((1, 2, 1, 1),),
-        lambda x: F.max_unpool2d(*F.max_pool2d(x.expand(1, 2, 4, 4), 2, return_indices=True), 2),
+        lambda x: F.max_unpool2d(*F.max_pool2d(x.expand(1, 2, 4, 4), 2, return_indices=True), (2, 2)),
     ),
     "interpolate nearest": (((1, 2, 1, 1),), lambda x: F.interpolate(x, scale_factor=2)),
     "interpolate bilinear": (((1, 2, 1, 1),), lambda x: F.interpolate(x, (3, 3), mode="bilinear")),
@@ -187,6 +187,8 @@ CASES: dict[str, tuple[Shapes, Callable[..., Any]]] = {
     # norms
     "batch_norm": (((1, 2, 1, 1), (2,), (2,), (2,), (2,)), _bn),
     "group_norm": (((1, 4, 1, 1), (4,), (4,)), lambda x, w, b: F.group_norm(x, 2, w, b)),
+    "weight_norm": (((2, 3), (2, 1)), lambda v, g: torch._weight_norm(v, g, 0)),
+    "weight_norm without a magnitude": (((2, 3),), lambda v: torch._weight_norm(v, v[:, :1], 0)),
     "layer_norm": (((1, 3), (3,), (3,)), lambda x, w, b: F.layer_norm(x, (3,), w, b)),
     "instance_norm": (
         ((1, 2, 1, 1), (2,), (2,)),
@@ -269,7 +271,7 @@ PASSING: dict[str, tuple[int, Callable[[Tensor], Any]]] = {
     "adaptive_avg_pool2d to 2": (4, lambda x: F.adaptive_avg_pool2d(x, 2)),
     "adaptive_max_pool1d": (3, lambda x: F.adaptive_max_pool1d(x, 2)),
     "adaptive_max_pool3d": (5, lambda x: F.adaptive_max_pool3d(x, 2)),
-    "max_unpool3d": (5, lambda x: F.max_unpool3d(*F.max_pool3d(x, 2, return_indices=True), 2)),
+    "max_unpool3d": (5, lambda x: F.max_unpool3d(*F.max_pool3d(x, 2, return_indices=True), (2, 2, 2))),
     "nearest 1d": (3, lambda x: F.interpolate(x, scale_factor=2)),
     "nearest 3d": (5, lambda x: F.interpolate(x, scale_factor=2)),
     "nearest-exact": (4, lambda x: F.interpolate(x, scale_factor=2, mode="nearest-exact")),

@@ -6,6 +6,5 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = ROOT / "tests"
-HELPERS = TESTS / "helpers"
 BENCHMARKS = ROOT / "benchmarks"
 DOCS = ROOT / "docs"

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from slimilar.graph.groups import Residual
 from slimilar.models import VGG, PreResNet, ResNet
 
 
@@ -81,7 +82,7 @@ class Tied(nn.Module):
 Build = Callable[[], nn.Module]
 
 # name -> the class, and how its residual streams are pruned
-NETWORKS: dict[str, tuple[Build, str]] = {
+NETWORKS: dict[str, tuple[Build, Residual]] = {
     "vgg": (lambda: VGG(classes=5, width=0.125), "inner"),
     "resnet-inner": (lambda: ResNet(8, 5, 0.5), "inner"),
     "resnet-joint": (lambda: ResNet(8, 5, 0.5, shortcut="conv"), "joint"),

@@ -64,7 +64,7 @@ def test_a_dense_block_is_one_stream_that_grows(plan):
 
 def test_every_layer_of_a_frozen_stream_says_why(plan):
     reasons = {row.name: row.reason for row in flow(plan)}
-    assert reasons["stem.0"] == reasons["outer.0"] == 'residual stream (pruned by residual="joint")'
+    assert reasons["stem.0"] == reasons["outer.0"] == 'residual stream (pruned in residual mode "joint")'
     assert reasons["head"] == "model output"
     assert reasons["inner.0"] is None
 

@@ -18,7 +18,7 @@ from slimilar.errors import InvalidInput
 from slimilar.similarity.distances import channel_distance, normalise
 from slimilar.similarity.linkage import linkage_tree, removal_order
 from slimilar.similarity.removal_order import (
-    NOBODY,
+    NO_REPRESENTATIVE,
     RemovalOrder,
     clusters,
     clusters_after,
@@ -86,9 +86,9 @@ def test_an_order_has_nested_kept_sets_and_rising_heights(seed, n, linkage):
     assert order.heights[0] >= 0
     assert order.heights[-1] <= 1 + 1e-12
     kept = set(range(n))
-    for removed, stand_in in zip(order.removed, order.stand_in, strict=True):
+    for removed, representative in zip(order.removed, order.representative, strict=True):
         kept.remove(int(removed))
-        assert int(stand_in) in kept
+        assert int(representative) in kept
     assert kept == {int(gamma.abs().argmax())}
 
 
@@ -124,7 +124,7 @@ def test_threshold_0_is_the_identity(linkage):
 
 
 @pytest.mark.parametrize("linkage", LINKAGES)
-def test_identical_channels_merge_first_and_the_lowest_index_speaks(linkage):
+def test_identical_channels_merge_first_and_the_lowest_index_represents_them(linkage):
     beta = torch.tensor([1.0, 0.0, 5.0, 0.0, 0.0, 9.0])
     gamma = torch.tensor([0.5, 0.0, 0.6, 0.0, -0.0, 0.7])  # 1, 3 and 4 are dead alike
     order = order_of(beta, gamma, linkage)
@@ -154,7 +154,7 @@ def test_one_and_two_channels(linkage):
 
 @pytest.mark.parametrize("threshold", [-0.1, 1.1, math.nan, math.inf, "0.1", None, True])
 def test_a_bad_threshold_is_refused(threshold):
-    with pytest.raises(InvalidInput, match=r"threshold must be a number in \[0, 1\], got"):
+    with pytest.raises(InvalidInput, match="threshold must be a number from 0 to 1, got"):
         clusters(order_of(*layer(4)), threshold, 4)
 
 
@@ -182,30 +182,33 @@ def test_gamma_may_be_an_array():
 # --- orders that other criteria make
 
 
-def test_a_channel_may_leave_with_nobody_in_its_place():
-    order = RemovalOrder([3, 0, 1], [0.1, 0.2, 0.3], [NOBODY, 1, 2])
+def test_a_channel_may_have_no_representative():
+    order = RemovalOrder([3, 0, 1], [0.1, 0.2, 0.3], [NO_REPRESENTATIVE, 1, 2])
     assert clusters_after(order, 0, 4) == [(0, (0,)), (1, (1,)), (2, (2,)), (3, (3,))]
     assert clusters_after(order, 3, 4) == [(2, (0, 1, 2))]
-    assert clusters_after(RemovalOrder([3, 0], [0, 0], [0, NOBODY]), 2, 4) == [(1, (1,)), (2, (2,))]
+    assert clusters_after(RemovalOrder([3, 0], [0, 0], [0, NO_REPRESENTATIVE]), 2, 4) == [
+        (1, (1,)),
+        (2, (2,)),
+    ]
 
 
 @pytest.mark.parametrize(
-    ("removed", "heights", "stand_in", "words"),
+    ("removed", "heights", "representative", "words"),
     [
-        ([0, 1], [0.1], [2, 2], "as long as each other"),
-        ([[0]], [[0.1]], [[2]], "as long as each other"),
-        ([0, 1], [0.2, 0.1], [2, 2], "never fall"),
-        ([0, 1], [0.1, math.nan], [2, 2], "never fall"),
+        ([0, 1], [0.1], [2, 2], "the same length"),
+        ([[0]], [[0.1]], [[2]], "the same length"),
+        ([0, 1], [0.2, 0.1], [2, 2], "never decrease"),
+        ([0, 1], [0.1, math.nan], [2, 2], "never decrease"),
         ([0, 0], [0.1, 0.2], [2, 2], "at most once"),
         ([-1, 0], [0.1, 0.2], [2, 2], "negative index"),
         ([0, 1], [0.1, 0.2], [2, 0], "got channel 0 at step 1"),
         ([0], [0.1], [0], "got channel 0 at step 0"),
-        ([0], [0.1], [-2], "got channel -2"),
+        ([0], [0.1], [-2], "got -2"),
     ],
 )
-def test_an_impossible_order_is_refused(removed, heights, stand_in, words):
+def test_an_impossible_order_is_refused(removed, heights, representative, words):
     with pytest.raises(InvalidInput, match=words):
-        RemovalOrder(removed, heights, stand_in)
+        RemovalOrder(removed, heights, representative)
 
 
 def test_an_order_cannot_be_changed():
@@ -223,3 +226,8 @@ def test_steps_and_width_are_checked():
         kept_after(order, 3, 3)
     with pytest.raises(InvalidInput, match="group's width"):
         kept_after(order, 1, 2)
+
+
+def test_the_earlier_name_of_the_representatives_still_works():
+    order = RemovalOrder([2, 0], [0.1, 0.4], [0, 1])
+    assert order.stand_in is order.representative

@@ -69,7 +69,7 @@ def test_what_torch_runs_as_one_operator_is_run_as_traced(name):
     torch.manual_seed(0)
     model = NETWORKS[name]().eval()
     plan = slimilar.analyze(model, TOKENS, criterion="magnitude-l1")
-    result = apply(model, TOKENS, plan, plan.at(ratio=0.5))
+    result = apply(model, TOKENS, plan, plan.at(ratio=0.5), reconstruction="none")
     assert result.cut.params < result.cut.before.params
     assert result.error is not None
     assert result.error < 1e-5
@@ -84,7 +84,7 @@ def test_what_a_recurrent_layer_reads_can_leave(kind, batch_first):
     model = Recurrent(kind, batch_first).eval()
     plan = slimilar.analyze(model, TOKENS, criterion="magnitude-l1")
     assert {g.name: g.width for g in plan.groups} == {"before": 8, "wide": 24}
-    small = apply(model, TOKENS, plan, plan.at(ratio=0.5)).model
+    small = apply(model, TOKENS, plan, plan.at(ratio=0.5), reconstruction="none").model
     assert small.layer.input_size == small.before.out_features == 4
 
 
@@ -95,7 +95,9 @@ def test_threads_leave_the_switch_of_attention_as_it_was():
     plan = slimilar.analyze(model, TOKENS, criterion="magnitude-l1")
     cut = plan.at(ratio=0.5)
     with ThreadPoolExecutor(8) as pool:
-        errors = list(pool.map(lambda _: apply(model, TOKENS, plan, cut).error, range(64)))
+        errors = list(
+            pool.map(lambda _: apply(model, TOKENS, plan, cut, reconstruction="none").error, range(64))
+        )
     assert max(errors) < 1e-5
     assert torch.backends.mha.get_fastpath_enabled()
 
@@ -119,4 +121,4 @@ def test_a_reader_that_did_not_run_is_refused(consumer):
     model = OnlyShapes(consumer(24, 4)).eval()
     plan = slimilar.analyze(model, TOKENS, criterion="magnitude-l1")
     with pytest.raises(VerificationError, match="did not run on random input; at fault: group wide"):
-        apply(model, TOKENS, plan, plan.at(ratio=0.5))
+        apply(model, TOKENS, plan, plan.at(ratio=0.5), reconstruction="none")

@@ -20,12 +20,12 @@ from helpers.digits import digits, network
 from helpers.paths import TESTS
 from slimilar.data import image_folder
 from slimilar.errors import DataError, TrainingError
-from slimilar.train import LAST, Hooks, Recipe, Settings, train
-from slimilar.train.checkpoint import load_checkpoint, save_checkpoint, write_whole
-from slimilar.train.log import read_log
+from slimilar.train import LAST, Hooks, Recipe, TrainingSettings, train
+from slimilar.train.checkpoint import load_checkpoint, save_checkpoint, write_file
+from slimilar.train.training_log import read_log
 
 RECIPE = Recipe(epochs=3, batch_size=32, lr=0.05)
-QUIET = Settings(tensorboard=False, log_every=1)
+QUIET = TrainingSettings(tensorboard=False, log_every=1)
 
 
 def killed_trainings(place: Path, kills: int) -> dict[str, object]:
@@ -92,10 +92,10 @@ def small_disk(size: int | None = None):
 
 def test_a_full_disk_leaves_the_old_file(tmp_path):
     file = tmp_path / "file"
-    write_whole(file, b"old" * 100)
+    write_file(file, b"old" * 100)
     message = r"could not be written \(File too large\).*is intact"
     with small_disk(4096), pytest.raises(TrainingError, match=message):
-        write_whole(file, b"new" * 10_000)
+        write_file(file, b"new" * 10_000)
     assert file.read_bytes() == b"old" * 100
     assert list(tmp_path.iterdir()) == [file]
 
@@ -105,10 +105,10 @@ def test_an_interruption_leaves_the_old_file_and_nothing_else(tmp_path, monkeypa
         raise KeyboardInterrupt
 
     file = tmp_path / "file"
-    write_whole(file, b"old")
+    write_file(file, b"old")
     monkeypatch.setattr(os, "fsync", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        write_whole(file, b"new")
+        write_file(file, b"new")
     assert file.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [file]
 
@@ -200,7 +200,7 @@ def test_mixed_precision_where_the_processor_has_it(tmp_path):
     program = (
         "from helpers.digits import digits, network; from slimilar.train import *\n"
         "recipe = Recipe(epochs=4, batch_size=32, lr=0.1, schedule='one-cycle', warmup=0.2)\n"
-        "settings = Settings(precision='float16', tensorboard=False)\n"
+        "settings = TrainingSettings(precision='float16', tensorboard=False)\n"
         f"more = {{'test': digits(1200), 'folder': {str(tmp_path)!r}, 'settings': settings}}\n"
         "result = train(network(), digits(0, 600), recipe, **more)\n"
         "assert result.accuracy > 0.8, result.accuracy\n"

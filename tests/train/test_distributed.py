@@ -13,12 +13,13 @@ import pytest
 import torch
 from torch import nn
 
-from helpers import team_training
+from helpers import distributed_training
 from helpers.paths import TESTS
 from slimilar.errors import TrainingError
-from slimilar.train.team import Team, shared_batch_norm
+from slimilar.train.distributed import DistributedContext
+from slimilar.train.synchronized_batch_norm import synchronized_batch_norm
 
-PROGRAM = "helpers.team_training"
+PROGRAM = "helpers.distributed_training"
 TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
 # On GPUs accelerate starts its processes as torchrun does; on CPUs it wants MPI for more than one.
 ACCELERATE = ["-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1", "--num_machines", "1",
@@ -46,27 +47,28 @@ def test_two_processes_equal_one(tmp_path):
     launch(TORCHRUN, tmp_path)
     first, second = (json.loads((tmp_path / f"answer-{rank}-of-2.json").read_text()) for rank in range(2))
     assert first == second
-    assert_same(first, team_training.run(tmp_path / "alone"))
+    assert_same(first, distributed_training.run(tmp_path / "alone"))
 
 
 @pytest.mark.slow
 def test_accelerate_launch(tmp_path):
     launch(ACCELERATE, tmp_path)
     assert_same(
-        json.loads((tmp_path / "answer-0-of-1.json").read_text()), team_training.run(tmp_path / "alone")
+        json.loads((tmp_path / "answer-0-of-1.json").read_text()),
+        distributed_training.run(tmp_path / "alone"),
     )
 
 
 def test_a_launcher_that_went_unnoticed(monkeypatch):
     """Processes that do not see each other would write over each other's checkpoints."""
-    Team.join()
+    DistributedContext.join()
     monkeypatch.setenv("WORLD_SIZE", "4")
     with pytest.raises(TrainingError, match="4 processes must find each other, got 1"):
-        Team.join()
+        DistributedContext.join()
 
 
-def test_shared_batch_norm_leaves_the_model_as_it_was():
+def test_synchronized_batch_norm_leaves_the_model_as_it_was():
     model = nn.Sequential(nn.BatchNorm2d(3))
-    with shared_batch_norm(model, Team(torch.device("cpu"), 0, 2)):
+    with synchronized_batch_norm(model, 2):
         assert "forward" in model[0].__dict__
     assert "forward" not in model[0].__dict__

@@ -9,19 +9,34 @@ from typing import Annotated
 import typer
 
 from slimilar._version import __version__
-from slimilar.cli import analysis, comparing, demo, learning, measuring, pruning, reproduce, storing
-from slimilar.cli.guard import Debugging, complain, guarded
+from slimilar.cli.commands import (
+    analyze,
+    bench,
+    compare,
+    criteria,
+    demo,
+    evaluate,
+    explore,
+    export,
+    finetune,
+    inspect_file,
+    prune,
+    reproduce,
+    train,
+)
+from slimilar.cli.error_handling import Debugging, guarded, report
+from slimilar.cli.renamed_options import Command
 
 __all__ = ["app", "main"]
 
 EPILOG = (
-    "Exit codes: 0 fine, 1 failed, 2 misuse, 130 stopped by Ctrl-C. "
+    "Exit codes: 0 success, 1 failure, 2 wrong use, 130 stopped by Ctrl-C. "
     "The environment variable SLIMILAR_DATA may name a folder of datasets and checkpoints."
 )
 
 app = typer.Typer(
     name="slimilar",
-    help="Make a pre-trained CNN smaller and faster by keeping one channel of every group that says the same.",
+    help="Make a pre-trained CNN smaller and faster: channels that carry the same information are merged into one.",
     epilog=EPILOG,
     no_args_is_help=True,
     rich_markup_mode="rich",
@@ -31,14 +46,14 @@ app = typer.Typer(
 
 _PANELS: dict[str, list[Callable[..., None]]] = {
     "Start here": [demo.demo],
-    "Prune": [analysis.analyze, analysis.explore, pruning.prune],
-    "Train and measure": [learning.train, learning.finetune, learning.evaluate, measuring.bench],
-    "Compare": [comparing.compare, comparing.criteria, reproduce.reproduce],
-    "Files": [storing.export, storing.inspect],
+    "Prune": [analyze.analyze, explore.explore, prune.prune],
+    "Train and measure": [train.train, finetune.finetune, evaluate.evaluate, bench.bench],
+    "Compare": [compare.compare, criteria.criteria, reproduce.reproduce],
+    "Files": [export.export, inspect_file.inspect],
 }
-for panel, commands in _PANELS.items():
-    for function in commands:
-        app.command(rich_help_panel=panel)(guarded(function))
+for panel, functions in _PANELS.items():
+    for function in functions:
+        app.command(rich_help_panel=panel, cls=Command)(guarded(function))
 
 
 def _version(wanted: bool) -> None:
@@ -65,4 +80,4 @@ def main() -> None:
     try:
         app(words)
     except KeyboardInterrupt as error:  # before or after the command itself
-        sys.exit(complain(error))
+        sys.exit(report(error))

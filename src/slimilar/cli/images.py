@@ -6,7 +6,7 @@ import zipfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from slimilar.cli.opened import Opened
+from slimilar.cli.model_source import OpenedModel
 from slimilar.errors import DataError, InvalidInput
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ NORMALISATIONS = ("auto", "raw", "imagenet", "cifar10", "cifar100")
 _ARRAYS = {"x_train": "y_train", "images": "labels", "x": "y", "pictures": "labels", "arr_0": "arr_1"}
 
 
-def normalisation(name: str, opened: Opened) -> Normalisation | None:
+def normalisation(name: str, opened: OpenedModel) -> Normalisation | None:
     """Return what the user asked for, or what the model is known to expect; None for the dataset's own."""
     from slimilar.data.cifar import NORMALISATIONS as CIFAR
     from slimilar.data.folder import IMAGENET
@@ -30,7 +30,7 @@ def normalisation(name: str, opened: Opened) -> Normalisation | None:
 
 
 def labelled(
-    opened: Opened, what: str, split: Literal["train", "test"], limit: int | None, normalise: str
+    opened: OpenedModel, what: str, split: Literal["train", "test"], limit: int | None, normalise: str
 ) -> Images | ImageFiles:
     """Return images with labels, as a model expects them."""
     from slimilar.data import dataset
@@ -40,8 +40,10 @@ def labelled(
     return found if limit is None else found.first(limit)
 
 
-def calibration(opened: Opened, what: str | None, limit: int, normalise: str, labels: bool = False) -> Any:
-    """Return images for calibration: of a folder, a .npz file, a dataset; or the word "synthesize".
+def calibration(
+    opened: OpenedModel, what: str | None, limit: int, normalise: str, labels: bool = False
+) -> Any:
+    """Return images for calibration: of a folder, a .npz file, a dataset; or "synthesize".
 
     With `labels` it is one batch of (images, labels), as `slimilar.pipeline` takes it.
     """
@@ -64,7 +66,9 @@ def _all(dataset: Images | ImageFiles) -> tuple[Tensor, Tensor]:
     return images.contiguous(), labels
 
 
-def _folder(path: Path, opened: Opened, limit: int, normalise: str, labels: bool) -> tuple[Tensor, Tensor]:
+def _folder(
+    path: Path, opened: OpenedModel, limit: int, normalise: str, labels: bool
+) -> tuple[Tensor, Tensor]:
     """Return images of a folder, taken evenly; of a dataset's folder, those to train on."""
     import torch
 
@@ -83,7 +87,7 @@ def _folder(path: Path, opened: Opened, limit: int, normalise: str, labels: bool
     return images.contiguous(), known
 
 
-def _check_classes(place: Path, found: ImageFiles, opened: Opened) -> None:
+def _check_classes(place: Path, found: ImageFiles, opened: OpenedModel) -> None:
     """Refuse folders that are not the model's classes: folders by date would be taken for labels."""
     import torch
 
@@ -91,12 +95,14 @@ def _check_classes(place: Path, found: ImageFiles, opened: Opened) -> None:
         scores = opened.model(opened.example())
     if isinstance(scores, torch.Tensor) and scores.ndim == 2 and scores.shape[1] != len(found.class_names):
         raise DataError(
-            f"{place} must hold one folder for each of the {scores.shape[1]} classes that the model tells apart, "
+            f"{place} must hold one folder for each of the {scores.shape[1]} classes that the model distinguishes, "
             f"but holds {len(found.class_names)}; name a folder with these classes"
         )
 
 
-def _arrays(path: Path, opened: Opened, limit: int, normalise: str, labels: bool) -> tuple[Tensor, Tensor]:
+def _arrays(
+    path: Path, opened: OpenedModel, limit: int, normalise: str, labels: bool
+) -> tuple[Tensor, Tensor]:
     """Return the images of any .npz file: bytes (N, H, W, C), or floats that are ready for the network."""
     import numpy as np
     import torch
@@ -105,7 +111,7 @@ def _arrays(path: Path, opened: Opened, limit: int, normalise: str, labels: bool
 
     try:
         with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as arrays:
-            found, known = _some(path, arrays, limit, labels)
+            found, known = _first_arrays(path, arrays, limit, labels)
     except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
         if isinstance(error, InvalidInput):
             raise
@@ -117,7 +123,7 @@ def _arrays(path: Path, opened: Opened, limit: int, normalise: str, labels: bool
     return images, torch.from_numpy(known)
 
 
-def _some(path: Path, arrays: Any, limit: int, labels: bool) -> tuple[Any, Any]:
+def _first_arrays(path: Path, arrays: Any, limit: int, labels: bool) -> tuple[Any, Any]:
     """Return the first images of a file, and their labels: -1 where these are not asked for."""
     import numpy as np
 

@@ -7,10 +7,17 @@ from typing import Annotated
 
 import typer
 
+MODEL = "Model"
+TARGET = "How far to prune (exactly one of the first seven)"
+CHANNELS = "Which channels leave"
+CALIBRATION = "Calibration and reconstruction"
+
+# --- the model ------------------------------------------------------------------------------------------------
+
 Model = Annotated[
     str,
     typer.Argument(
-        help="torchvision:NAME, timm:NAME, slimilar:NAME (options follow: slimilar:vgg16,classes=100), a saved "
+        help="torchvision:NAME, timm:NAME, slimilar:NAME (with options: slimilar:vgg16,classes=100), a saved "
         ".safetensors file, or path/file.py:function.",
         show_default=False,
         metavar="MODEL",
@@ -19,94 +26,199 @@ Model = Annotated[
 Weights = Annotated[
     str | None,
     typer.Option(
-        help="A file of weights (safetensors, or what torch.save wrote), or 'default': the library's own, downloaded.",
+        help="File of weights (safetensors or torch.save), or 'default': the library's own, downloaded.",
         metavar="FILE",
+        rich_help_panel=MODEL,
     ),
 ]
 Input = Annotated[
     list[str] | None,
-    typer.Option(help="Shape of one input, such as 3x224x224; repeat it for more inputs.", metavar="SHAPE"),
+    typer.Option(
+        help="Shape of one input, such as 3x224x224. Repeat it for more inputs.",
+        metavar="SHAPE",
+        rich_help_panel=MODEL,
+    ),
 ]
 Base = Annotated[
     str | None,
     typer.Option(
-        help="For a saved file that does not name its model: the unpruned model, such as path/file.py:function.",
+        help="The unpruned model, for a saved file that does not name it: path/file.py:function.",
         metavar="MODEL",
+        rich_help_panel=MODEL,
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
-Seed = Annotated[int, typer.Option(help="For everything random.", min=0)]
-Threads = Annotated[int | None, typer.Option(help="Threads of PyTorch; all cores by default.", min=1)]
+
+# --- how far to prune -----------------------------------------------------------------------------------------
 
 Threshold = Annotated[
     float | None,
-    typer.Option("--threshold", "-t", help="Merge channels that are nearer than this, from 0 to 1."),
-]
+    typer.Option(
+        "--threshold", "-t", help="Merge channels closer than this, from 0 to 1.", metavar="T", rich_help_panel=TARGET
+    ),
+]  # fmt: skip
 Flops = Annotated[
-    str | None, typer.Option(help="Budget: a share (0.5, 50%) or a number (4.1G).", metavar="BUDGET")
+    str | None,
+    typer.Option(
+        help="Budget of FLOPs: a share (0.5, 50%) or a number (4.1G).", metavar="BUDGET", rich_help_panel=TARGET
+    ),
+]  # fmt: skip
+Macs = Annotated[
+    str | None,
+    typer.Option(help="Budget of multiply-adds, likewise.", metavar="BUDGET", rich_help_panel=TARGET),
 ]
-Macs = Annotated[str | None, typer.Option(help="Budget of multiply-adds.", metavar="BUDGET")]
-Params = Annotated[str | None, typer.Option(help="Budget of parameters, such as 10M.", metavar="BUDGET")]
+Params = Annotated[
+    str | None,
+    typer.Option(help="Budget of parameters, likewise (10M).", metavar="BUDGET", rich_help_panel=TARGET),
+]
 Latency = Annotated[
     str | None,
     typer.Option(
-        help="Budget of time measured on this machine: a share (0.5) or a time (12ms).", metavar="BUDGET"
+        help="Budget of time measured on this machine: a share (0.5) or a time (12ms).",
+        metavar="BUDGET",
+        rich_help_panel=TARGET,
+    ),
+]
+Ratio = Annotated[
+    float | None,
+    typer.Option(
+        help="Share of its channels that every layer loses.", metavar="SHARE", rich_help_panel=TARGET
+    ),
+]
+Quantile = Annotated[
+    float | None,
+    typer.Option(
+        help="Share of all channels that leaves, in the criterion's order.", metavar="SHARE", rich_help_panel=TARGET
+    ),
+]  # fmt: skip
+Runtime = Annotated[
+    str,
+    typer.Option(
+        help="What --latency is measured with: pytorch, compile, onnxruntime or openvino.",
+        metavar="NAME",
+        rich_help_panel=TARGET,
     ),
 ]
 RoundTo = Annotated[
-    int, typer.Option(help="Keep widths at multiples of this, by undoing the costliest merges.", min=1)
+    int,
+    typer.Option(
+        help="Keep widths at multiples of this, by undoing the costliest merges.",
+        min=1,
+        metavar="N",
+        rich_help_panel=TARGET,
+    ),
 ]
 Layer = Annotated[
     list[str] | None,
-    typer.Option(help="A threshold of its own for a layer; 0 keeps it whole. Repeatable.", metavar="NAME=T"),
-]
-Exclude = Annotated[list[str] | None, typer.Option(help="Leave a module whole. Repeatable.", metavar="NAME")]
-Residual = Annotated[
-    str,
     typer.Option(
-        help="inner: inside blocks only; select: pre-activation blocks choose from the stream; joint: the stream too.",
+        help="Threshold for one layer; 0 keeps it whole. Repeatable.", metavar="NAME=T", rich_help_panel=TARGET
     ),
-]
-Linkage = Annotated[str, typer.Option(help="average, complete or single.")]
-MinChannels = Annotated[int, typer.Option(help="Channels that every layer keeps at least.", min=1)]
-Out = Annotated[Path, typer.Option("--out", "-o", help="Folder for the results.", metavar="DIR")]
+]  # fmt: skip
+
+# --- which channels -------------------------------------------------------------------------------------------
 
 Criterion = Annotated[
     str,
     typer.Option(
-        help="Which channels leave: similarity (the paper), span (by what the output feels; needs --calibrate), "
-        "auto: span for a budget with 32 images or more, else similarity. slimilar criteria lists all.",
+        help="similarity (the paper), span (least change of the output; needs --calibrate), auto (span for a budget "
+        "with 32 images or more, else similarity), ... See slimilar criteria.",
+        metavar="NAME",
+        rich_help_panel=CHANNELS,
     ),
 ]
 Trained = Annotated[
     bool,
     typer.Option(
         "--trained",
-        help="The weights went through the training phase of slimming, structured-sparsity or soft, elsewhere than in "
-        "slimilar train --for.",
+        help="The weights went through the criterion's training phase elsewhere than in slimilar train --for.",
+        rich_help_panel=CHANNELS,
     ),
 ]
+Exclude = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="Prune nothing inside this module. Repeatable.", metavar="NAME", rich_help_panel=CHANNELS
+    ),
+]
+Residual = Annotated[
+    str,
+    typer.Option(
+        help="inner: inside residual blocks only; select: pre-activation blocks select from the residual stream; "
+        "joint: the stream too.",
+        metavar="MODE",
+        rich_help_panel=CHANNELS,
+    ),
+]
+Linkage = Annotated[
+    str, typer.Option(help="average, complete or single.", metavar="NAME", rich_help_panel=CHANNELS)
+]
+MinChannels = Annotated[
+    int,
+    typer.Option(
+        help="Every layer keeps at least this many channels.", min=1, metavar="N", rich_help_panel=CHANNELS
+    ),
+]
+
+# --- images ---------------------------------------------------------------------------------------------------
+
 Calibrate = Annotated[
     str | None,
     typer.Option(
-        help="Images: a folder, a .npz file, cifar10, demo; or 'synthesize': made from the model itself. Labels are "
-        "looked at by criteria that follow the loss alone.",
-        metavar="MAX_IMAGES",
+        help="Calibration images: a folder, a .npz file, cifar10, demo; or 'synthesize': made from the model's batch "
+        "norms. Labels are used only by criteria that follow the loss.",
+        metavar="IMAGES",
+        rich_help_panel=CALIBRATION,
     ),
 ]
 Images = Annotated[
-    int | None, typer.Option(help="How many of them: 512 unless told, 768 where they are synthesised.", min=1)
-]
-Substitute = Annotated[
-    str,
+    int | None,
     typer.Option(
-        help="What consumers of removed channels do instead: none, merge, mean, linear (best with --calibrate), auto."
+        help="How many calibration images. Default: 512, or 768 synthesised ones.",
+        min=1,
+        metavar="N",
+        rich_help_panel=CALIBRATION,
     ),
 ]
 Normalise = Annotated[
     str,
     typer.Option(
-        help="What the model expects of images: auto, raw, imagenet, cifar10 or cifar100.", metavar="HOW"
+        help="How images are normalised for the model: auto, raw, imagenet, cifar10 or cifar100.",
+        metavar="HOW",
+        rich_help_panel=MODEL,
     ),
 ]
+Reconstruction = Annotated[
+    str,
+    typer.Option(
+        help="How the consumers of removed channels make up for them: none, merge, mean, linear, or auto (linear; "
+        "best with --calibrate).",
+        metavar="METHOD",
+        rich_help_panel=CALIBRATION,
+    ),
+]
+
+# --- training and measuring -----------------------------------------------------------------------------------
+
+Data = Annotated[
+    str,
+    typer.Option(
+        help="demo, cifar10, cifar100, a .npz file, or a folder with train and test inside.", metavar="DATA"
+    ),
+]
+Limit = Annotated[int | None, typer.Option(help="Use only the first N images.", min=1, metavar="N")]
+Epochs = Annotated[
+    int | None, typer.Option(help="Number of epochs, in place of the recipe's.", min=1, metavar="N")
+]
+Rate = Annotated[
+    float | None, typer.Option("--lr", help="Learning rate, in place of the recipe's.", metavar="RATE")
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Continue the run in the folder.")]
+Threads = Annotated[
+    int | None, typer.Option(help="Threads of PyTorch. Default: all cores.", min=1, metavar="N")
+]
+
+# --- output ---------------------------------------------------------------------------------------------------
+
+Out = Annotated[Path, typer.Option("--out", "-o", help="Folder for the results.", metavar="DIR")]
+Seed = Annotated[int, typer.Option(help="Seed of everything random.", min=0, metavar="N")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON for programs.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]

@@ -1,4 +1,4 @@
-"""What the user sees: tables for people, JSON for programs, progress on stderr, plots of characters."""
+"""Output of the commands: tables, JSON, progress on stderr, plots of characters."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ _WIDE = 200  # columns where there is no terminal: a file or a pipe has no edge
 
 
 class Output:
-    """One command's way to speak: for people, for programs (`as_json`), or hardly at all (`quiet`)."""
+    """Where a command writes: to a reader, as JSON (`as_json`), or nothing but errors (`quiet`)."""
 
     def __init__(self, as_json: bool = False, quiet: bool = False) -> None:
         self.as_json, self.quiet = as_json, quiet
 
     @property
     def silent(self) -> bool:
-        """Whether people have nothing to read here."""
+        """Whether no text is written."""
         return self.as_json or self.quiet
 
     def say(self, text: str = "") -> None:
-        """Write a line for people; [bold]markup[/] is understood."""
+        """Write a line of text; [bold]markup[/] is understood."""
         if not self.silent:
             console().print(text)
 
     def note(self, text: str) -> None:
-        """Write a remark that is no part of the answer, to stderr."""
+        """Write a remark to stderr."""
         if not self.silent:
             console(stderr=True).print(f"[dim]{text}[/]")
 
@@ -57,39 +57,39 @@ class Output:
         console().print(table)
 
     def answer(self, data: Any) -> None:
-        """Write what a program asked for."""
+        """Write the answer as JSON, if that was asked for."""
         if self.as_json:
             sys.stdout.write(json.dumps(data, indent=1) + "\n")
             sys.stdout.flush()
 
     @contextmanager
-    def working(self, what: str) -> Iterator[Tell]:
-        """Show that something is going on, and how far it is once the yielded object is told."""
+    def working(self, what: str) -> Iterator[ProgressDisplay]:
+        """Show that work is going on; the yielded object takes how far it is."""
         errors = console(stderr=True)
         if self.silent or not errors.is_terminal:
-            yield Tell()
+            yield ProgressDisplay()
             return
         from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
         columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
         with Progress(*columns, console=errors, transient=True) as bar:
             task = bar.add_task(what, total=None)
-            yield Tell(lambda **changes: bar.update(task, **changes))
+            yield ProgressDisplay(lambda **changes: bar.update(task, **changes))
 
 
-class Tell:
-    """Told how far something is; shows it where there is a terminal."""
+class ProgressDisplay:
+    """Takes how far the work is, and shows it in a terminal."""
 
     def __init__(self, update: Callable[..., None] | None = None) -> None:
         self.update = update
 
     def __call__(self, share: float) -> None:
-        """So much of it is done."""
+        """Show the share that is done."""
         if self.update is not None:
             self.update(total=1.0, completed=share)
 
     def stage(self, what: str, done: int, steps: int) -> None:
-        """So many steps of a part of it are done."""
+        """Show how many steps of a stage are done."""
         if self.update is not None:
             self.update(description=what[:1].upper() + what[1:], total=max(1, steps), completed=done)
 
@@ -111,7 +111,7 @@ def escape(text: object) -> str:
 
 
 def percent(share: float) -> str:
-    """Return a share as people read it.
+    """Return a share in per cent.
 
     >>> percent(0.5), percent(0.123)
     ('50.0 %', '12.3 %')

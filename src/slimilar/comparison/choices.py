@@ -1,52 +1,53 @@
-"""Who leaves in which order, kept in a file: one look at the images serves every budget and substitute."""
+"""Removal orders kept in a file: one run of a criterion serves every budget and reconstruction."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from typing import Any
 
-from slimilar.criteria import Weights
+from slimilar.criteria import available, facts
 from slimilar.errors import StoreError
-from slimilar.graph.groups import ChannelGroup
+from slimilar.planning.assemble import Answer, Answers
 from slimilar.planning.plan import Plan
 from slimilar.similarity.removal_order import RemovalOrder
 
 
-@dataclass(frozen=True, eq=False)
-class Remembered:
-    """A criterion that answers as it did for a plan."""
-
-    name: str
-    answers: Mapping[str, RemovalOrder | str]
-
-    def orders(self, groups: Sequence[ChannelGroup], weights: Weights) -> list[RemovalOrder | str]:
-        """Return the answers again."""
-        return [self.answers[group.name] for group in groups]
-
-
 def encode(plan: Plan) -> dict[str, Any]:
-    """Return the answers behind a plan, as JSON knows them."""
+    """Return the removal orders of a plan, as JSON."""
     orders = {
         group.name: {
             "removed": order.removed.tolist(),
             "heights": order.heights.tolist(),
-            "stand_in": order.stand_in.tolist(),
+            "representative": order.representative.tolist(),
         }
         for group, order in zip(plan.groups, plan.orders, strict=True)
     }
-    return {"criterion": plan.criterion, "orders": {**{f.name: f.reason for f in plan.frozen}, **orders}}
+    reasons = {f.name: f.reason for f in plan.frozen}
+    return {
+        "criterion": plan.criterion,
+        "exchangeable": plan.exchangeable,
+        "orders": {**reasons, **orders},
+    }
 
 
-def decode(data: Mapping[str, Any]) -> Remembered:
-    """Return what `encode` was given, as a criterion."""
+def decode(data: Mapping[str, Any]) -> Answers:
+    """Return what `encode` was given, from which a plan is made again."""
     try:
-        answers = {
-            name: order if isinstance(order, str) else RemovalOrder(**order)
+        orders: dict[str, Answer] = {
+            name: order if isinstance(order, str) else _order(**order)
             for name, order in data["orders"].items()
         }
-        return Remembered(data["criterion"], answers)
+        criterion = data["criterion"]
+        known = (
+            criterion in available() and facts(criterion).exchangeable
+        )  # files of earlier versions do not say
+        return Answers(criterion, orders, bool(data.get("exchangeable", known)))
     except (KeyError, TypeError, AttributeError) as error:
         raise StoreError(
             f"a choice must hold removal orders, but: {error}; delete it and call again"
         ) from error
+
+
+def _order(removed: Any, heights: Any, representative: Any = None, stand_in: Any = None) -> RemovalOrder:
+    """Return a stored removal order; files of earlier versions call its representatives `stand_in`."""
+    return RemovalOrder(removed, heights, stand_in if representative is None else representative)

@@ -29,7 +29,7 @@ ENGINES = ("local", "ray")
 
 @dataclass(frozen=True)
 class Failed:
-    """A piece of work that cannot be done, and the sentence that says why."""
+    """A piece of work that cannot be done, and why."""
 
     reason: str
 
@@ -38,7 +38,7 @@ Outcome = ComparisonRow | Failed | None
 
 
 @dataclass(frozen=True, eq=False)
-class Orders:
+class WorkerSetup:
     """What a process must know to take part; everything in it can be sent to another machine."""
 
     opener: Opener
@@ -82,9 +82,9 @@ def engine(
         raise InvalidInput(f"jobs and threads must be at least 1, got {jobs} and {threads}")
     opener = _opener(subject)
     share = threads or max(1, torch.get_num_threads() // jobs)
-    orders = Orders(opener, terms, folder.absolute(), share)
+    setup = WorkerSetup(opener, terms, folder.absolute(), share)
     kinds: dict[str, Callable[..., Any]] = {"local": _processes if jobs > 1 else _here, "ray": _ray}
-    with kinds[name](orders, jobs) as found:
+    with kinds[name](setup, jobs) as found:
         yield found
 
 
@@ -119,10 +119,10 @@ class _Here:
 
 
 @contextmanager
-def _here(orders: Orders, jobs: int) -> Iterator[Engine]:
+def _here(setup: WorkerSetup, jobs: int) -> Iterator[Engine]:
     before = torch.get_num_threads()
     try:
-        yield _Here(orders.bench())
+        yield _Here(setup.bench())
     finally:
         torch.set_num_threads(before)
 
@@ -132,12 +132,12 @@ def _here(orders: Orders, jobs: int) -> Iterator[Engine]:
 _bench: Bench | None = None  # of a process that works for another
 
 
-def _begin(orders: Orders) -> None:
+def _begin(setup: WorkerSetup) -> None:
     """Prepare a process for work: Ctrl-C is its parent's business, and it does not outlive its parent."""
     global _bench
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_follow_parent, daemon=True).start()
-    _bench = orders.bench()
+    _bench = setup.bench()
 
 
 def _follow_parent() -> None:
@@ -179,11 +179,11 @@ def _broken() -> TrainingError:
 
 
 @contextmanager
-def _processes(orders: Orders, jobs: int) -> Iterator[Engine]:
+def _processes(setup: WorkerSetup, jobs: int) -> Iterator[Engine]:
     # Spawned, not forked: a process in which torch has started threads must not fork.
     others = set(multiprocessing.active_children())
     context = multiprocessing.get_context("spawn")
-    pool = ProcessPoolExecutor(jobs, context, _begin, (orders,))
+    pool = ProcessPoolExecutor(jobs, context, _begin, (setup,))
     try:
         yield _Processes(pool, jobs)
         pool.shutdown()
@@ -199,24 +199,24 @@ def _processes(orders: Orders, jobs: int) -> Iterator[Engine]:
 _benches: dict[str, Bench] = {}  # of a Ray worker, which may serve several comparisons
 
 
-def _work_anywhere(name: str, orders: Orders, task: Task) -> Outcome:
+def _work_anywhere(name: str, setup: WorkerSetup, task: Task) -> Outcome:
     """Perform a task in any process of a cluster; those that come back find the subject open."""
     if name not in _benches:
         _benches.clear()
-        _benches[name] = orders.bench()
+        _benches[name] = setup.bench()
     return attempt(_benches[name], task)
 
 
 class _Ray:
-    def __init__(self, ray: Any, orders: Orders, capacity: int) -> None:
+    def __init__(self, ray: Any, setup: WorkerSetup, capacity: int) -> None:
         self.ray, self.capacity = ray, capacity
         gpus = 1 if ray.cluster_resources().get("GPU") else 0
-        self.remote = ray.remote(num_cpus=orders.threads, num_gpus=gpus)(_work_anywhere)
-        self.name, self.orders = os.urandom(8).hex(), ray.put(orders)
+        self.remote = ray.remote(num_cpus=setup.threads, num_gpus=gpus)(_work_anywhere)
+        self.name, self.setup = os.urandom(8).hex(), ray.put(setup)
         self.running: dict[Any, Task] = {}
 
     def submit(self, task: Task) -> None:
-        self.running[self.remote.remote(self.name, self.orders, task)] = task
+        self.running[self.remote.remote(self.name, self.setup, task)] = task
 
     def next(self) -> tuple[Task, Outcome]:
         (done, *_), _ = self.ray.wait(list(self.running))
@@ -228,7 +228,7 @@ class _Ray:
 
 
 @contextmanager
-def _ray(orders: Orders, jobs: int) -> Iterator[Engine]:
+def _ray(setup: WorkerSetup, jobs: int) -> Iterator[Engine]:
     """Work on the cluster that RAY_ADDRESS names, or one that runs here already, or one started for this."""
     try:
         ray = importlib.import_module("ray")
@@ -237,7 +237,7 @@ def _ray(orders: Orders, jobs: int) -> Iterator[Engine]:
     started = not ray.is_initialized()
     if started:
         ray.init(log_to_driver=False, logging_level="error", include_dashboard=False)
-    found = _Ray(ray, orders, jobs)
+    found = _Ray(ray, setup, jobs)
     try:
         yield found
     finally:

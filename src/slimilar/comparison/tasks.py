@@ -14,15 +14,15 @@ PLAIN = "plain"
 
 @dataclass(frozen=True)
 class Start:
-    """Measure the network that everybody starts from."""
+    """Measure the network before pruning."""
 
     key = "start"
     title = "the start"
 
 
 @dataclass(frozen=True)
-class Phase:
-    """Train before pruning: with a criterion's hooks, or plainly, for those who have none."""
+class TrainingTask:
+    """Train before pruning: with a criterion's hooks, or plainly, for criteria without hooks."""
 
     criterion: str
     seed: int
@@ -35,18 +35,18 @@ class Phase:
 
     @property
     def title(self) -> str:
-        """A name for people."""
+        """A name to display."""
         towards = f" towards {self.budget}" if self.budget else ""
         return f"{self.criterion}, training before pruning{towards} (seed {self.seed})"
 
 
 @dataclass(frozen=True)
 class Choice:
-    """Let a criterion say in which order channels leave."""
+    """Let a criterion order the channels."""
 
     criterion: str
     seed: int
-    phase: Phase | None = None
+    phase: TrainingTask | None = None
 
     @property
     def key(self) -> str:
@@ -55,7 +55,7 @@ class Choice:
 
     @property
     def title(self) -> str:
-        """A name for people."""
+        """A name to display."""
         return f"{self.criterion}, choosing (seed {self.seed})"
 
 
@@ -77,11 +77,11 @@ class Entry:
 
     @property
     def title(self) -> str:
-        """A name for people."""
+        """A name to display."""
         return f"{self.criterion}, {self.substitute}, FLOPs {self.budget} (seed {self.seed})"
 
 
-Task = Start | Phase | Choice | Entry
+Task = Start | TrainingTask | Choice | Entry
 
 
 def needed(task: Task) -> tuple[Task, ...]:
@@ -103,12 +103,12 @@ def entries(terms: Terms) -> Iterator[Entry]:
                     yield Entry(criterion, substitute, own, budget, seed, choice)
 
 
-def _phase(terms: Terms, criterion: str, budget: str, seed: int) -> Phase | None:
+def _phase(terms: Terms, criterion: str, budget: str, seed: int) -> TrainingTask | None:
     known = facts(criterion)
     if known.needs == "training":
-        return Phase(criterion, seed, budget if known.per_budget else None)
+        return TrainingTask(criterion, seed, budget if known.per_budget else None)
     if terms.plain_epochs and terms.sparse_epochs:
-        return Phase(PLAIN, seed)
+        return TrainingTask(PLAIN, seed)
     return None
 
 

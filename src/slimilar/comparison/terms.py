@@ -1,4 +1,4 @@
-"""What is compared, and under which terms: the same for every criterion, and for every call that goes on."""
+"""What is compared, and under which terms: the same for every criterion, and for every call that continues."""
 
 from __future__ import annotations
 
@@ -13,11 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from slimilar.criteria import facts
-from slimilar.data.source import Source
-from slimilar.errors import InvalidInput
+from slimilar.criteria.needs import Given, missing
+from slimilar.data.source import ImageSource
+from slimilar.errors import InvalidInput, Option
 from slimilar.graph.groups import Residual
+from slimilar.planning.budgets import parse_budget
 from slimilar.planning.cost import count, human
-from slimilar.planning.plan import parse_budget
 from slimilar.reconstruction.apply import SUBSTITUTES
 from slimilar.train import RECIPES, Recipe
 from slimilar.utils.suggestions import choose
@@ -33,8 +34,8 @@ class Subject:
 
     model: nn.Module
     example: Any
-    train: Source
-    test: Source
+    train: ImageSource
+    test: ImageSource
     source: str | None = None  # the name of the network, as `slimilar.load` understands it
 
 
@@ -71,7 +72,7 @@ class Terms:
             if not given or len(set(given)) != len(given):
                 raise InvalidInput(f"{name} must be one or more different ones, got {list(given)}")
         for substitute in self.substitutes:
-            choose(substitute, (OWN, *SUBSTITUTES), "substitute")
+            choose(substitute, (OWN, *SUBSTITUTES), "reconstruction")
         for budget in self.flops:
             _check_budget(budget)
         for name in ("epochs", "sparse_epochs", "images"):
@@ -83,14 +84,18 @@ class Terms:
         self._check_needs()
 
     def _check_needs(self) -> None:
+        given = Given(images=self.images > 0, labels=self.images > 0, trained=self.sparse_epochs > 0)
         for criterion in self.criteria:
-            needs = facts(criterion).needs
-            if needs == "training" and self.sparse_epochs == 0:
+            lacking = missing(facts(criterion), given)
+            if lacking == "training":
                 raise InvalidInput(
-                    f"criterion {criterion!r} needs a training phase, got sparse_epochs 0; give it at least 1"
+                    f"criterion {criterion!r} needs a training phase, got ", Option("sparse_epochs"),
+                    " 0; give it at least 1",
+                )  # fmt: skip
+            if lacking is not None:
+                raise InvalidInput(
+                    f"criterion {criterion!r} needs images, got ", Option("images"), " 0; 512 are usual"
                 )
-            if needs in ("images", "labels") and self.images == 0:
-                raise InvalidInput(f"criterion {criterion!r} looks at images, got images 0; 512 are usual")
 
     def fits(self, substitute: str) -> bool:
         """Tell whether consumers are fitted to images."""
@@ -103,7 +108,7 @@ class Terms:
 
     def resolve(self, criterion: str) -> dict[str, bool]:
         """Return the substitutes to try with a criterion, each once, and whether it is the criterion's own."""
-        own = facts(criterion).substitute
+        own = facts(criterion).reconstruction
         return {s: s == own for s in dict.fromkeys(own if s == OWN else s for s in self.substitutes)}
 
 
@@ -133,7 +138,7 @@ def check(subject: Subject, terms: Terms) -> None:
 
 
 def fixed(subject: Subject, terms: Terms) -> dict[str, Any]:
-    """Return what may not change between calls, as JSON knows it; criteria, budgets and seeds may be added."""
+    """Return what may not change between calls, as JSON; criteria, budgets and seeds may be added."""
     found = {
         "model": digest(subject.model),
         "training images": sample_digest(subject.train),
@@ -164,7 +169,7 @@ def digest(model: nn.Module) -> str:
     return sha.hexdigest()[:16]
 
 
-def sample_digest(data: Source) -> str:
+def sample_digest(data: ImageSource) -> str:
     """Return how many images there are, and a fingerprint of some of them as the network sees them."""
     images, labels = data.batch(torch.linspace(0, len(data) - 1, min(_SAMPLED, len(data))).long())
     sha = hashlib.sha256(_bytes(images) + _bytes(labels.long()))

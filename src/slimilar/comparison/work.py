@@ -15,13 +15,15 @@ from torch import nn
 from slimilar.comparison.choices import decode, encode
 from slimilar.comparison.folder import START, read_json, write_json
 from slimilar.comparison.rows import Baseline, ComparisonRow
-from slimilar.comparison.tasks import PLAIN, Choice, Entry, Phase, Start, Task
+from slimilar.comparison.tasks import PLAIN, Choice, Entry, Start, Task, TrainingTask
 from slimilar.comparison.terms import Subject, Terms, calibration
 from slimilar.criteria import Criterion, facts, make, training_hooks
 from slimilar.deploy.store import save
-from slimilar.pipeline import analyze, prune
+from slimilar.pipeline import analyze, apply
+from slimilar.pipeline.analysis import plan_from
 from slimilar.planning.cost import count
-from slimilar.train import LAST, Hooks, Recipe, Settings, evaluate, train
+from slimilar.planning.target import PruningTarget
+from slimilar.train import LAST, Hooks, Recipe, TrainingSettings, evaluate, train
 from slimilar.train.checkpoint import load_checkpoint, save_checkpoint
 
 PHASES, CHOICES, RUNS, MODELS = "phases", "choices", "runs", "models"
@@ -43,7 +45,7 @@ class Bench:
             return self._entry(task)
         if isinstance(task, Start):
             self._start()
-        elif isinstance(task, Phase):
+        elif isinstance(task, TrainingTask):
             self._phase(task)
         else:
             self._choice(task)
@@ -58,7 +60,7 @@ class Bench:
             found = Baseline(score.accuracy, cost.flops, cost.params, score.images)
             write_json(self.folder / START, dataclasses.asdict(found))
 
-    def _phase(self, task: Phase) -> None:
+    def _phase(self, task: TrainingTask) -> None:
         place = self.folder / PHASES / task.key
         if not (place / "score.json").exists():
             recipe = dataclasses.replace(self.terms.recipe, epochs=self.terms.sparse_epochs)
@@ -69,7 +71,7 @@ class Bench:
             score = {"accuracy": evaluate(model, self.subject.test).accuracy}
             write_json(place / "score.json", {**score, "seconds": seconds, "resumed": resumed})
 
-    def _hooks(self, task: Phase) -> Hooks:
+    def _hooks(self, task: TrainingTask) -> Hooks:
         if task.criterion == PLAIN:
             return Hooks()
         return training_hooks(
@@ -88,7 +90,7 @@ class Bench:
             write_json(path, {**encode(plan), "seconds": time.perf_counter() - began})
 
     def _shown(self, task: Choice) -> dict[str, Any]:
-        """Return what a criterion may look at: no more than it says it needs."""
+        """Return what a criterion is given: no more than it declares to need."""
         needs = facts(task.criterion).needs
         if needs not in ("images", "labels"):
             return {}
@@ -98,7 +100,7 @@ class Bench:
     def _path(self, task: Choice) -> Path:
         return self.folder / CHOICES / f"{task.key}.json"
 
-    def _model(self, phase: Phase | None) -> nn.Module:
+    def _model(self, phase: TrainingTask | None) -> nn.Module:
         """Return the network that is pruned: the common start, or what a training phase made of it."""
         if phase is None:
             return self.subject.model
@@ -111,9 +113,10 @@ class Bench:
     def _entry(self, task: Entry) -> ComparisonRow:
         began, terms = time.perf_counter(), self.terms
         chosen = read_json(self._path(task.choice))
-        result = prune(
-            self._model(task.choice.phase), self.subject.example, flops=task.budget, criterion=decode(chosen),
-            substitute=task.substitute, residual=terms.residual, seed=task.seed,
+        model, example = self._model(task.choice.phase), self.subject.example
+        plan = plan_from(model, example, decode(chosen), residual=terms.residual)
+        result = apply(
+            model, example, plan, PruningTarget("flops", task.budget), reconstruction=task.substitute, seed=task.seed,
             calibration=calibration(self.subject, terms, task.seed)[0] if terms.fits(task.substitute) else None,
         )  # fmt: skip
         pruned_in = time.perf_counter() - began
@@ -129,7 +132,7 @@ class Bench:
             save(model, self.folder / MODELS / f"{row.key}.safetensors", source=self.subject.source)
         return row
 
-    def _prepared(self, phase: Phase | None) -> dict[str, Any]:
+    def _prepared(self, phase: TrainingTask | None) -> dict[str, Any]:
         if phase is None:
             return {}
         score = read_json(self.folder / PHASES / phase.key / "score.json")
@@ -158,7 +161,7 @@ class Bench:
     ) -> tuple[nn.Module, float, bool]:  # fmt: skip
         """Train, or go on training, without a look at the test images; return the seconds since it went on, too."""
         began, resumed = time.perf_counter(), (place / LAST).exists()
-        settings = Settings(seed=seed, save_every=_SAVE_EVERY, tensorboard=False)
+        settings = TrainingSettings(seed=seed, save_every=_SAVE_EVERY, tensorboard=False)
         done = train(
             model, self.subject.train, recipe, folder=place, resume=True, hooks=hooks, settings=settings
         )
@@ -166,7 +169,7 @@ class Bench:
 
 
 def _made(task: Choice) -> Criterion:
-    """Return a criterion that draws its lots by the seed, and takes it from us that it had its training."""
+    """Return a criterion with the task's seed, and marked as trained after a training phase."""
     found: Any = make(task.criterion)
     known = {"seed": task.seed, "trained": task.phase is not None}
     fields = {f.name for f in dataclasses.fields(found)} if dataclasses.is_dataclass(found) else set()

@@ -21,6 +21,7 @@ from slimilar.criteria.sparsity import StructuredSparsity
 from slimilar.criteria.taylor import Taylor
 from slimilar.criteria.thinet import ThiNet
 from slimilar.criteria.training import training_hooks
+from slimilar.planning.target import TargetKind
 from slimilar.similarity.linkage import Linkage
 from slimilar.utils.suggestions import choose
 
@@ -65,21 +66,12 @@ def _entry(maker: Callable[[], Criterion], facts: Facts | None = None) -> _Entry
     return _Entry(lambda _: maker(), facts)
 
 
-ENOUGH = (
-    32  # images: with fewer, what they span is chance, and similarity does better (benchmarks/few_images.py)
-)
+# With fewer, what they span is chance, and similarity does better (benchmarks/few_images.py).
+ENOUGH_IMAGES = 32
 
 _KNOWN: dict[str, _Entry] = {
     "similarity": _Entry(lambda linkage: Similarity(linkage), Similarity.facts),
-    "span": _entry(
-        Span,
-        Facts(
-            "Channels that the others span leave, where the network's output feels it least.",
-            needs="images",
-            automatic=True,
-            substitute="linear",
-        ),
-    ),
+    "span": _entry(Span),
     "slimming": _entry(Slimming),
     "structured-sparsity": _entry(StructuredSparsity),
     "duplicates": _entry(Duplicates),
@@ -124,13 +116,13 @@ def available() -> tuple[str, ...]:
     return tuple(_KNOWN)
 
 
-def automatic(images: int, threshold: float | None = None) -> str:
-    """Return what "auto" stands for: `span` for a budget with images enough, else the paper's similarity.
+def automatic(images: int, target: TargetKind | None = None) -> str:
+    """Return what "auto" stands for: `span` for a budget with enough images, else the paper's similarity.
 
-    >>> automatic(0), automatic(16), automatic(1024), automatic(1024, threshold=0.1)
+    >>> automatic(0), automatic(16), automatic(1024), automatic(1024, "threshold")
     ('similarity', 'similarity', 'span', 'similarity')
     """
-    return "span" if images >= ENOUGH and threshold is None else "similarity"
+    return "span" if images >= ENOUGH_IMAGES and target != "threshold" else "similarity"
 
 
 def _entry_of(name: str) -> _Entry:
@@ -162,7 +154,7 @@ def register(name: str, maker: Callable[[], Criterion], facts: Facts | None = No
 def make(criterion: Criterion | str, linkage: Linkage = "average", *, trained: bool = False) -> Criterion:
     """Return a criterion by its name; a criterion is returned as it is.
 
-    `trained` says that the weights have gone through the criterion's training phase, where it has one: a model that
+    `trained` declares that the weights have gone through the criterion's training phase, where it has one: a model that
     `slimilar.train` returns remembers it, weights in a file do not.
     """
     if not isinstance(criterion, str):

@@ -1,8 +1,8 @@
-"""The one question for every criterion: in which order would you remove a group's channels?
+"""What every criterion answers: in which order the channels of a group leave.
 
-A criterion answers for every group with a `RemovalOrder` (which unit leaves at each step, at what height, who stands
-in for it) or with a sentence that says why it cannot. A threshold cuts the heights, a budget is a search on them.
-What a criterion needs for its answer it declares in its `Facts`, which are checked before the work starts.
+A criterion answers for every group with a `RemovalOrder` (which unit leaves at each step, at what height, and which
+one represents it from then on) or with the reason why it cannot. A threshold cuts the heights, a budget is a search on
+them. What a criterion needs it declares in its `Facts`; see `criteria.needs`.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from slimilar.calibration.replay import Program
-from slimilar.errors import InvalidInput
 from slimilar.graph.groups import ChannelGroup, Grouping
 from slimilar.graph.records import Trace
+from slimilar.planning.assemble import Answer
 from slimilar.planning.cost import CostModel
-from slimilar.similarity.removal_order import NOBODY, RemovalOrder
+from slimilar.similarity.removal_order import NO_REPRESENTATIVE, RemovalOrder
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
@@ -42,8 +42,14 @@ class Facts:
     tag: str = ""  # in the paper's tables
     automatic: bool = False
     pretrained: bool = True
-    substitute: str = "none"  # what its own paper does about the consumers: "none", "merge" or "linear"
+    reconstruction: str = "none"  # what its own paper does about the consumers: "none", "merge" or "linear"
     per_budget: bool = False  # its training phase has to know how far the pruning to come will go
+    exchangeable: bool = False  # reconstruction may exchange channels of its choice
+
+    @property
+    def substitute(self) -> str:
+        """The earlier name of `reconstruction`."""
+        return self.reconstruction
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +79,7 @@ class Criterion(Protocol):
     """Anything with a name and an `orders` method can be passed as `criterion=`.
 
     It may also have `facts` (a `Facts`), and, if it has a training phase, `hooks(groups, counts)` (see
-    `criteria.training`) and `trained`, which is true if the user says that the phase is over.
+    `criteria.training`) and `trained`, which is true if the user declares that the phase is over.
     """
 
     @property
@@ -81,40 +87,12 @@ class Criterion(Protocol):
         """Return the name under which the criterion is shown."""
         ...
 
-    def orders(self, groups: Sequence[ChannelGroup], weights: Weights) -> Sequence[RemovalOrder | str]:
+    def orders(self, groups: Sequence[ChannelGroup], weights: Weights) -> Sequence[Answer]:
         """Return for every group a removal order, or why there is none."""
         ...
 
 
-# --- what is needed ---------------------------------------------------------------------------------------------
-
-
-def check_needs(criterion: Criterion, facts: Facts, images: bool, labels: bool) -> None:
-    """Raise unless there is what a criterion declares to need."""
-    needs = facts.needs
-    if needs in ("images", "labels") and not images:
-        kind = "unlabelled" if needs == "images" else "labelled"
-        raise InvalidInput(
-            f'criterion "{criterion.name}" looks at activations: pass calibration= with some {kind} images, got none'
-        )
-    if needs == "labels" and not labels:
-        raise InvalidInput(
-            f'criterion "{criterion.name}" follows the loss: pass labels= for the calibration images, or calibration '
-            "batches of (images, labels), got images alone"
-        )
-
-
-def check_training(criterion: Criterion, facts: Facts, weights: Weights) -> None:
-    """Raise if a criterion has a training phase that the model has not gone through."""
-    if facts.needs != "training":
-        return
-    if not getattr(criterion, "trained", False) and criterion.name not in weights.phases:
-        name, home = criterion.name, "slimilar.criteria"
-        raise InvalidInput(
-            f'criterion "{name}" comes after a training phase of its own, and nothing says that this model had it: '
-            f'train with hooks={home}.training_hooks("{name}", model, example) first, or, if its weights were trained '
-            f'so before, pass criterion={home}.make("{name}", trained=True)'
-        )
+# --- training phases --------------------------------------------------------------------------------------------
 
 
 _MARK = "slimilar_phases"  # the attribute in which a model remembers the training phases it had
@@ -141,14 +119,16 @@ def free_units(group: ChannelGroup) -> Ints:
 
 def renumber(order: RemovalOrder, units: Ints) -> RemovalOrder:
     """Return an order over positions in `units` as one over the units themselves."""
-    stand_in = np.where(order.stand_in >= 0, units[order.stand_in], NOBODY)
-    return RemovalOrder(units[order.removed], order.heights, stand_in)
+    if np.array_equal(units, np.arange(len(units))):
+        return order
+    representative = np.where(order.representative >= 0, units[order.representative], NO_REPRESENTATIVE)
+    return RemovalOrder(units[order.removed], order.heights, representative)
 
 
 def by_share(order: Ints, turn: int) -> RemovalOrder:
     r"""Return an order whose heights are shares of the layer: one threshold is one rate in every layer.
 
-    Step i of n has the height $(i + \{turn \cdot \varphi\}) / n$. The fraction, another one for each layer, only says
+    Step i of n has the height $(i + \{turn \cdot \varphi\}) / n$. The fraction, another one for each layer, decides
     which layers round a rate up and which down, so that layers of one width do not all step at once and a budget
     is met closely; where rate x n is whole it changes nothing.
 
@@ -157,7 +137,7 @@ def by_share(order: Ints, turn: int) -> RemovalOrder:
     >>> by_share(np.array([2, 0, 1, 3]), turn=1).steps(0.5)
     2
     """
-    return RemovalOrder(order, staggered(len(order), turn), np.full(len(order), NOBODY))
+    return RemovalOrder(order, staggered(len(order), turn), np.full(len(order), NO_REPRESENTATIVE))
 
 
 def staggered(count: int, turn: int) -> Floats:
@@ -169,7 +149,7 @@ def staggered(count: int, turn: int) -> Floats:
 def by_rank(scores: Sequence[Floats | str], groups: Sequence[ChannelGroup]) -> list[RemovalOrder | str]:
     """Return orders whose heights are ranks over all layers: one threshold is one quantile of all channels.
 
-    `scores[g]` has the score of every unit of group g (the lowest leaves first), or says why there is none.
+    `scores[g]` has the score of every unit of group g (the lowest leaves first), or the reason why there is none.
     """
     units = [free_units(g) for g in groups]
     known = [g for g, s in enumerate(scores) if not isinstance(s, str)]
@@ -181,5 +161,7 @@ def by_rank(scores: Sequence[Floats | str], groups: Sequence[ChannelGroup]) -> l
     for g, end in zip(known, ends, strict=True):
         mine = rank[end - len(units[g]) : end]
         order = np.argsort(mine)
-        found[g] = RemovalOrder(units[g][order], mine[order] / len(pool), np.full(len(mine), NOBODY))
+        found[g] = RemovalOrder(
+            units[g][order], mine[order] / len(pool), np.full(len(mine), NO_REPRESENTATIVE)
+        )
     return found

@@ -35,7 +35,7 @@ class _Reading:
 
 
 def contribution_grams(groups: Sequence[ChannelGroup], weights: Weights, sight: Sight) -> list[Floats | None]:
-    """Return the matrix G of every group, or None where nobody reads it.
+    """Return the matrix G of every group, or None if no layer consumes it.
 
     With several consumers it is the sum of theirs, each as a share of the power that the group brings to it.
     """
@@ -69,7 +69,7 @@ def _together(readings: Sequence[_Reading], sums: Sequence[Tensor], count: int) 
 
 
 def _readings(groups: Sequence[ChannelGroup], sight: Sight) -> list[_Reading]:
-    """Return who reads which group, in the order in which consumers run."""
+    """Return the consumers of every group, in the order in which they run."""
     starts = [sight.grouping.offsets[list(sight.grouping.groups).index(g)] for g in groups]
     found = []
     for consumer in find_consumers(sight.trace, sight.grouping, sight.program):

@@ -5,7 +5,7 @@ that this leaves; what else acts on it on its own (a depthwise filter, another b
 such descriptions,
 $$d(a, b) = \left(\frac{\lVert a - b \rVert}{\lVert a \rVert + \lVert b \rVert}\right)^2$$
 is 0 for duplicates and 1 for opposites, whatever the scale of the layer. Clusters are made by complete linkage, so that
-all in one are near each other; the largest speaks for the rest.
+all in one are near each other; the largest represents the rest.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Duplicates:
         "Filters that nearly equal another one leave, and their consumers read that one instead.",
         tag="RDF",
         automatic=True,
-        substitute="merge",
+        reconstruction="merge",
     )
 
     def orders(self, groups: Sequence[ChannelGroup], weights: Weights) -> list[RemovalOrder | str]:

@@ -11,18 +11,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from slimilar.criteria.allocation import descend
-from slimilar.criteria.base import Weights
+from slimilar.criteria.base import Facts, Weights
 from slimilar.criteria.sensitivity import Scan
-from slimilar.errors import InvalidInput
 from slimilar.graph.groups import ChannelGroup
 from slimilar.reconstruction.solvers import Elimination
-from slimilar.similarity.removal_order import NOBODY, RemovalOrder
+from slimilar.similarity.removal_order import NO_REPRESENTATIVE, RemovalOrder
 
 Floats = NDArray[np.float64]
 
@@ -35,13 +35,17 @@ class Span:
 
     name: str = "span"
     effort: float = _EFFORT
+    facts: ClassVar[Facts] = Facts(
+        "Channels that the others span leave, where the network's output changes least.",
+        needs="images",
+        automatic=True,
+        reconstruction="linear",
+        exchangeable=True,
+    )
 
     def orders(self, groups: Sequence[ChannelGroup], weights: Weights) -> list[RemovalOrder | str]:
         """Return the removal order of every group."""
-        if weights.sight is None:
-            raise InvalidInput(
-                'criterion "span" looks at activations: pass calibration= with unlabelled images'
-            )
+        assert weights.sight is not None  # the facts declare that images are needed
         with torch.no_grad():
             scan = Scan(groups, weights, weights.sight, self.effort)
             measured = [g for g in range(len(groups)) if scan.consumers_of[g]]
@@ -54,4 +58,4 @@ class Span:
 
 
 def _order(found: Elimination, heights: Floats) -> RemovalOrder:
-    return RemovalOrder(found.removed, heights, np.full(len(heights), NOBODY))
+    return RemovalOrder(found.removed, heights, np.full(len(heights), NO_REPRESENTATIVE))

@@ -1,7 +1,7 @@
 r"""Filter pruning via geometric median (He et al., 2019): what lies in the middle can be replaced.
 
 The geometric median of a layer's filters is the point with the smallest sum of distances to them all. A filter near it
-says what the others can say, whatever its norm. Its measure is $\sum_j \lVert F_i - F_j \rVert_2$.
+carries what the others can represent, whatever its norm. Its measure is $\sum_j \lVert F_i - F_j \rVert_2$.
 """
 
 from __future__ import annotations

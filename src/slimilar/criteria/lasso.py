@@ -4,7 +4,7 @@ With $\hat{x}_c$ the part of channel c in what a consumer writes, and $y = \sum_
 $$\min_\beta \tfrac12 E\Big[\big(y - \sum_c \beta_c \hat{x}_c\big)^2\Big] + \lambda \lVert \beta \rVert_1$$
 leaves, the larger $\lambda$, the fewer channels. The path of solutions is piecewise linear in $\lambda$ and is followed
 from where all are zero: the channels that come in last leave first. What is left is then fitted to the output by
-least squares: `substitute="linear"`.
+least squares: `reconstruction="linear"`.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ class ChannelLasso:
         "Channels that LASSO can do without in the next layer's output leave, the same share in every layer.",
         needs="images",
         tag="CP",
-        substitute="linear",
+        reconstruction="linear",
     )
 
     def orders(self, groups: Sequence[ChannelGroup], weights: Weights) -> list[RemovalOrder | str]:
         """Return the removal order of every group."""
-        assert weights.sight is not None  # the facts say that images are needed
+        assert weights.sight is not None  # the facts declare that images are needed
         grams = contribution_grams(groups, weights, weights.sight)
         found: list[RemovalOrder | str] = []
         for turn, (group, gram) in enumerate(zip(groups, grams, strict=True)):
             free = free_units(group)
             if gram is None:
-                found.append("nobody reads these channels")
+                found.append("no layer consumes these channels")
             else:
                 found.append(by_share(free[leaving_order(gram[np.ix_(free, free)])], turn))
         return found
@@ -77,7 +77,7 @@ def lasso_path(gram: Floats, target: Floats) -> Iterator[tuple[float, Floats]]:
     >>> [(round(s, 6), b.round(6).tolist()) for s, b in lasso_path(np.diag([2.0, 1.0]), np.array([4.0, 1.0]))]
     [(4.0, [0.0, 0.0]), (1.0, [1.5, 0.0]), (0.0, [2.0, 1.0])]
     """
-    walk = _Walk(gram, target)
+    walk = _PathState(gram, target)
     yield walk.strength, walk.beta.copy()
     for _ in range(8 * len(gram)):
         if walk.strength <= walk.least or not walk.step():
@@ -85,7 +85,7 @@ def lasso_path(gram: Floats, target: Floats) -> Iterator[tuple[float, Floats]]:
         yield walk.strength, walk.beta.copy()
 
 
-class _Walk:
+class _PathState:
     """The homotopy (LARS with drops): the active channels, their signs, and the inverse of their part of G."""
 
     def __init__(self, gram: Floats, target: Floats) -> None:
@@ -101,7 +101,7 @@ class _Walk:
             self._join(int(np.abs(self.rest).argmax()))
 
     def step(self) -> bool:
-        """Go to the next knot; False if there is nobody to go on with."""
+        """Go to the next knot; False if no channel is left."""
         if not self.active:
             return False
         direction = self.inverse @ self.signs
@@ -123,7 +123,7 @@ class _Walk:
         return True
 
     def _next_to_join(self, slope: Floats) -> tuple[int, float]:
-        """Return who comes in next, and how far lambda falls until then; -1 if it falls to 0 before."""
+        """Return the channel that enters next, and how far lambda falls until then; -1 if it falls to 0 before."""
         with np.errstate(divide="ignore", invalid="ignore"):
             above = (self.strength - self.rest) / (1 - slope)
             below = (self.strength + self.rest) / (1 + slope)
@@ -137,7 +137,7 @@ class _Walk:
         return (best, float(steps[best])) if steps[best] < self.strength else (-1, self.strength)
 
     def _join(self, c: int) -> None:
-        """Take a channel in, unless those there can say all that it says; border the inverse."""
+        """Add a channel, unless it is a linear combination of the active ones; border the inverse."""
         column = self.gram[self.active, c]
         against = self.inverse @ column
         own = float(self.gram[c, c] - column @ against)

@@ -1,4 +1,4 @@
-"""The properties of criteria as a table: what the paper's table 1 says of the methods, from their declarations."""
+"""The properties of criteria as a table: the paper's table 1, from what the methods declare."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _HEAD = (
     "needs",
     "automatic",
     "pre-trained",
-    "its paper's consumers",
+    "reconstruction in its paper",
 )
 _NEEDS = {
     "nothing": "nothing",
@@ -21,14 +21,14 @@ _NEEDS = {
     "labels": "labelled images",
     "training": "a training phase",
 }
-_READERS = {"none": "do nothing", "merge": "read the stand-in", "linear": "are fitted by least squares"}
+_CONSUMERS = {"none": "unchanged", "merge": "read the representative", "linear": "least squares"}
 
 
 def as_markdown(known: Mapping[str, Facts]) -> str:
     """Return the table for some criteria, by name.
 
-    >>> print(as_markdown({"dice": Facts("Channels leave by lot.")}).splitlines()[-1])
-    | `dice` | - | Channels leave by lot. | nothing | no | yes | do nothing |
+    >>> print(as_markdown({"dice": Facts("Channels leave at random.")}).splitlines()[-1])
+    | `dice` | - | Channels leave at random. | nothing | no | yes | unchanged |
     """
     lines = [_row(_HEAD), "|" + "---|" * len(_HEAD)]
     lines += [_row(_cells(name, facts)) for name, facts in known.items()]
@@ -44,7 +44,7 @@ def _cells(name: str, facts: Facts) -> tuple[str, ...]:
         _NEEDS[facts.needs],
         yes[facts.automatic],
         yes[facts.pretrained],
-        _READERS.get(facts.substitute, facts.substitute),
+        _CONSUMERS.get(facts.reconstruction, facts.reconstruction),
     )
 
 

@@ -1,4 +1,4 @@
-"""Criteria that rank channels one by one: magnitudes, batch-norm scales, chance. The same ratio in every layer."""
+"""Criteria that rank channels one by one: magnitudes, batch-norm scales, at random. The same ratio in every layer."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WHAT: dict[Kind, str] = {
     "magnitude-l1": "Filters with the smallest sum of |w| leave, the same share in every layer.",
     "magnitude-l2": "Filters with the smallest norm leave, the same share in every layer.",
     "bn-scale": "Channels with the smallest |gamma| leave, the same share in every layer.",
-    "random": "Channels leave by lot, the same share in every layer.",
+    "random": "Channels leave at random, the same share in every layer.",
 }
 
 

@@ -10,66 +10,63 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slimilar.criteria.base import Facts, Weights, free_units
+from slimilar.criteria.base import Facts, Weights, free_units, renumber
 from slimilar.graph.groups import BatchNorm, ChannelGroup
-from slimilar.similarity.distances import Floats
-from slimilar.similarity.linkage import Linkage
-from slimilar.similarity.partial_linkage import LateOrder, Layer
-from slimilar.similarity.removal_order import RemovalOrder
+from slimilar.graph.reasons import FreezeKind, Reason
+from slimilar.planning.assemble import Answer
+from slimilar.similarity.distances import Floats, is_uninformative, normalise, pair_distances
+from slimilar.similarity.linkage import Linkage, linkage_tree, removal_order
 
 _Key = tuple[int, str | None, str | None]
-_Moments = tuple[Floats, Floats]  # beta and gamma of a batch norm
+_BetaGamma = tuple[Floats, Floats]  # of a batch norm
+
+UNTRAINED = Reason(FreezeKind.UNTRAINED_NORM, "untrained batch norm: all channels are equally far apart")
 
 
 @dataclass(frozen=True)
 class Similarity:
-    """Remove channels that say the same as another; the one with the largest |gamma| speaks for all."""
+    """Remove channels that carry the same information as another; the largest |gamma| of a cluster stays."""
 
     linkage: Linkage = "average"
     name: str = "similarity"
     facts: ClassVar[Facts] = Facts(
-        "Channels that batch norm says are alike are clustered, and one of each cluster stays.",
+        "Channels with similar batch-norm statistics are clustered, and one of each cluster stays.",
         tag="Ours",
         automatic=True,
     )
 
-    def orders(self, groups: Sequence[ChannelGroup], weights: Weights) -> list[RemovalOrder | str]:
+    def orders(self, groups: Sequence[ChannelGroup], weights: Weights) -> list[Answer]:
         """Return the removal order of every group."""
-        known: dict[_Key, _Moments] = {}
+        known: dict[_Key, _BetaGamma] = {}
         return [self._order(group, weights, known) for group in groups]
 
-    def _order(
-        self, group: ChannelGroup, weights: Weights, known: dict[_Key, _Moments]
-    ) -> RemovalOrder | str:
+    def _order(self, group: ChannelGroup, weights: Weights, known: dict[_Key, _BetaGamma]) -> Answer:
         if not group.batch_norms:
             return "no batch norm: there is no similarity to measure"
-        order = LateOrder(layer_of(group, weights, self.linkage, known))
-        if order.is_uninformative:
-            return "untrained batch norm: all channels are equally far apart"
-        return order
+        units = free_units(group)
+        beta, gamma = _statistics(group, weights, known)
+        pairs = pair_distances(beta[:, units].T, np.square(gamma[:, units]).sum(0))
+        if is_uninformative(pairs):
+            return UNTRAINED
+        tree = linkage_tree(normalise(pairs), self.linkage)
+        return renumber(removal_order(tree, np.abs(gamma[:, units]).sum(0)), units)
 
 
-def layer_of(group: ChannelGroup, weights: Weights, linkage: Linkage, known: dict[_Key, _Moments]) -> Layer:
-    """Return the moments of every free unit, over the batch norms that normalise the group.
+def _statistics(group: ChannelGroup, weights: Weights, known: dict[_Key, _BetaGamma]) -> _BetaGamma:
+    """Return beta and gamma of every unit, of shape (batch norms, units), over those that normalise the group.
 
     `known` keeps those of every batch norm, because many groups may share one.
     """
-    units = free_units(group)
-    means, spreads, size = [], [], np.zeros(len(units))
+    betas, gammas = [], []
     for norm in group.batch_norms:
         key = norm.op, norm.weight, norm.bias
-        if (
-            key not in known or len(known[key][0]) <= norm.positions.max()
-        ):  # without any tensor its size is not known
+        # without any tensor the size of a batch norm is not known
+        if key not in known or len(known[key][0]) <= norm.positions.max():
             beta, gamma = moments_of(norm, weights)
             known[key] = beta.double().numpy(), gamma.double().numpy()
-        place = norm.positions.T if len(units) == group.width else norm.positions[units].T
-        beta_of, gamma_of = (moment[place] for moment in known[key])
-        means.append(beta_of)
-        spreads.append(gamma_of)
-        size += np.abs(gamma_of).sum(0)
-    every = np.concatenate(spreads)
-    return Layer(units, np.concatenate(means).T, np.square(every).sum(0), size, linkage)
+        betas.append(known[key][0][norm.positions.T])
+        gammas.append(known[key][1][norm.positions.T])
+    return np.concatenate(betas), np.concatenate(gammas)
 
 
 def spread(group: ChannelGroup, weights: Weights) -> Tensor:

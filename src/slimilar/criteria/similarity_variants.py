@@ -1,4 +1,4 @@
-r"""The paper's similarity with other distances: after the activation, with correlation, on images, as consumers hear.
+r"""The paper's similarity with other distances: after the activation, with correlation, on images, by consumers.
 
 Eq. 4 takes channels before the activation and as independent. What consumers get comes after it, and channels of one
 layer are correlated. All four distances are the mean squared difference of two channels; they differ in what is known:
@@ -34,10 +34,10 @@ from slimilar.similarity.removal_order import RemovalOrder
 Kind = Literal["similarity-active", "similarity-filters", "similarity-images", "similarity-consumers"]
 _PLAIN = ("relu", "silu", "gelu", "hardswish", "sigmoid", "tanh")  # activations without options that matter
 _WHAT = {
-    "similarity-active": "Channels that are alike after the activation, by batch norm, are clustered.",
-    "similarity-filters": "As similarity-active, with the correlation that the filters suggest.",
-    "similarity-images": "Channels that are alike on images (Eq. 1) are clustered.",
-    "similarity-consumers": "As similarity-images, weighted by the kernels that read the channels.",
+    "similarity-active": "Channels with similar statistics after the activation, by batch norm, are clustered.",
+    "similarity-filters": "As similarity-active, with the correlation of the filters.",
+    "similarity-images": "Channels with similar activations on images (Eq. 1) are clustered.",
+    "similarity-consumers": "As similarity-images, weighted by the kernels of the consumers.",
 }
 
 
@@ -65,7 +65,7 @@ class SimilarityVariant:
 
     def _order(self, group: ChannelGroup, weights: Weights, distance: Tensor | None) -> RemovalOrder | str:
         if distance is None:
-            return "no batch norm, or nobody reads: there is no similarity to measure"
+            return "no batch norm, or no consumer: there is no similarity to measure"
         units = free_units(group)
         pairs = distance[np.ix_(units, units)]
         if len(units) < 2 or is_uninformative(pairs):
@@ -114,7 +114,7 @@ def _distance(mean: Tensor, spread: Tensor) -> Tensor:
 
 
 def _on_images(
-    groups: Sequence[ChannelGroup], weights: Weights, sight: Sight, heard: bool
+    groups: Sequence[ChannelGroup], weights: Weights, sight: Sight, weighted: bool
 ) -> list[Tensor | None]:
     """Return Eq. 1 at a consumer of every group that sees all of its units."""
     tensors = {name: t.detach() for name, t in weights.tensors.items()}
@@ -130,7 +130,7 @@ def _on_images(
             summed.add(values[consumer.value].movedim(consumer.axis, -1)[..., places].flatten(0, -2))
     for summed, (g, consumer, places) in zip(seen, consumers, strict=True):
         distance = _distance(summed.mean(), summed.covariance())
-        if heard:
+        if weighted:
             kernel = tensors[consumer.weight].movedim(consumer.weight_axis, 0).flatten(1).double()
             size = kernel.square().sum(1)[torch.from_numpy(consumer.weight_index)[places]]
             distance = distance * torch.minimum(size[:, None], size)

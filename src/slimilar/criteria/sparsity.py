@@ -24,7 +24,7 @@ from slimilar.criteria.base import Facts, Floats, Weights, free_units, mark_trai
 from slimilar.criteria.filters import filter_members, is_scale, kernel_members
 from slimilar.errors import InvalidInput
 from slimilar.graph.groups import ChannelGroup, Member
-from slimilar.similarity.removal_order import NOBODY, RemovalOrder
+from slimilar.similarity.removal_order import NO_REPRESENTATIVE, RemovalOrder
 from slimilar.utils.modules import named_tensors
 
 if TYPE_CHECKING:
@@ -129,4 +129,4 @@ def _order(turn: int, group: ChannelGroup, weights: Weights) -> RemovalOrder | s
     share = np.min(parts, 0)[units]
     order = np.argsort(share, kind="stable")
     heights = np.maximum(share[order], _ZERO * staggered(len(order), turn))
-    return RemovalOrder(units[order], np.maximum.accumulate(heights), np.full(len(order), NOBODY))
+    return RemovalOrder(units[order], np.maximum.accumulate(heights), np.full(len(order), NO_REPRESENTATIVE))

@@ -1,6 +1,6 @@
 r"""First-order Taylor expansion of the loss (Molchanov et al., 2017 and 2019).
 
-A channel that falls silent where it is read changes the loss by about
+A channel that is set to zero where it is read changes the loss by about
 $$-\sum_r \langle w_r, \partial L / \partial w_r \rangle,$$
 over its kernels $w_r$ in all its consumers: the same as activation times gradient, summed up. The square of that,
 averaged over the batches, is the channel's importance; it is comparable between layers, so the least of the whole
@@ -32,24 +32,24 @@ class Taylor:
 
     name: str = "taylor"
     facts: ClassVar[Facts] = Facts(
-        "Channels whose silence would change the loss least, to first order, leave, over all layers.",
+        "Channels whose removal changes the loss least, to first order, leave, over all layers.",
         needs="labels",
         automatic=True,
     )
 
     def orders(self, groups: Sequence[ChannelGroup], weights: Weights) -> list[RemovalOrder | str]:
         """Return the removal order of every group."""
-        assert weights.sight is not None  # the facts say that labels are needed
+        assert weights.sight is not None  # the facts declare that labels are needed
         changes = loss_changes(groups, weights, weights.sight)
         scores: list[Floats | str] = [
-            np.square(c).mean(0) if kernel_members(g) else "nobody reads these channels"
+            np.square(c).mean(0) if kernel_members(g) else "no layer consumes these channels"
             for g, c in zip(groups, changes, strict=True)
         ]
         return by_rank(scores, groups)
 
 
 def loss_changes(groups: Sequence[ChannelGroup], weights: Weights, sight: Sight) -> list[Floats]:
-    """Return for every group (batches, width): by how much the loss of a batch would fall if a unit were silent."""
+    """Return for every group (batches, width): by how much the loss of a batch would fall if a unit were zero."""
     names = sorted({m.tensor for g in groups for m in kernel_members(g)})
     plain = {name: t.detach() for name, t in weights.tensors.items()}
     found: list[list[Floats]] = [[] for _ in groups]

@@ -3,7 +3,7 @@ r"""ThiNet (Luo et al., 2017): keep what the next layer needs.
 Of a layer's channels the set T leaves that changes the next layer's output least on sampled places,
 $$\min_T E\Big[\big(\sum_{c \in T} \hat{x}_c\big)^2\Big],$$
 with $\hat{x}_c$ the part of channel c in what a consumer writes. T grows greedily, one channel after the other. What is
-left is then scaled by least squares; here it is fitted anew, by `substitute="linear"`.
+left is then scaled by least squares; here it is fitted anew, by `reconstruction="linear"`.
 """
 
 from __future__ import annotations
@@ -29,15 +29,17 @@ class ThiNet:
         "Channels that the next layer's output misses least leave, greedily, the same share in every layer.",
         needs="images",
         tag="TN",
-        substitute="linear",
+        reconstruction="linear",
     )
 
     def orders(self, groups: Sequence[ChannelGroup], weights: Weights) -> list[RemovalOrder | str]:
         """Return the removal order of every group."""
-        assert weights.sight is not None  # the facts say that images are needed
+        assert weights.sight is not None  # the facts declare that images are needed
         grams = contribution_grams(groups, weights, weights.sight)
         return [
-            "nobody reads these channels" if gram is None else by_share(greedy(gram, free_units(group)), turn)
+            "no layer consumes these channels"
+            if gram is None
+            else by_share(greedy(gram, free_units(group)), turn)
             for turn, (group, gram) in enumerate(zip(groups, grams, strict=True))
         ]
 

@@ -15,8 +15,9 @@ from torch import nn
 from slimilar.criteria.base import by_share, free_units
 from slimilar.errors import InvalidInput
 from slimilar.graph.groups import ChannelGroup, Residual
+from slimilar.planning.budgets import Budget
 from slimilar.planning.cost import cost_model
-from slimilar.planning.plan import Budget, Plan
+from slimilar.planning.plan import Plan
 from slimilar.surgery.probe import find_structure
 from slimilar.utils.modules import check_model
 from slimilar.utils.pytree import Example
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @runtime_checkable
-class Phase(Protocol):
+class TrainingPhase(Protocol):
     """A criterion with a training phase."""
 
     @property
@@ -36,7 +37,7 @@ class Phase(Protocol):
         ...
 
     def hooks(self, groups: Sequence[ChannelGroup], counts: Sequence[int] | None) -> Hooks:
-        """Return what to do in training; `counts` says how many units of each group will leave, where that is known."""
+        """Return what to do in training; `counts` has how many units of each group will leave, if that is known."""
         ...
 
 
@@ -63,7 +64,7 @@ def training_hooks(
     from slimilar.criteria import make
 
     chosen = make(criterion)
-    if not isinstance(chosen, Phase):
+    if not isinstance(chosen, TrainingPhase):
         raise InvalidInput(
             f'criterion "{chosen.name}" has no training phase: prune with it right away, or train without hooks'
         )

@@ -7,14 +7,14 @@ from slimilar.data.demo import demo_images
 from slimilar.data.folder import ImageFiles, image_folder, unlabelled
 from slimilar.data.images import Images, Normalisation
 from slimilar.data.named import dataset
-from slimilar.data.source import Samples, Source
+from slimilar.data.source import DatasetSource, ImageSource
 
 __all__ = [
+    "DatasetSource",
     "ImageFiles",
+    "ImageSource",
     "Images",
     "Normalisation",
-    "Samples",
-    "Source",
     "cifar",
     "dataset",
     "demo_images",

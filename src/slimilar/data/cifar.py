@@ -52,7 +52,7 @@ def _place(name: str, path: str | Path | None) -> Path:
     chosen = path if path is not None else os.environ.get("SLIMILAR_DATA")
     if not chosen:
         raise DataError(
-            f"the place of {name} is not known; pass path= (a .npz file or a folder) "
+            f"the files of {name} were not found: name a .npz file or a folder, "
             "or set the environment variable SLIMILAR_DATA to the folder"
         )
     return Path(chosen).expanduser()
@@ -86,7 +86,7 @@ def _from_torchvision(
     except (RuntimeError, OSError) as error:
         raise DataError(
             f"{root} must hold {name}.npz or torchvision's {name} files, but: {error}; "
-            "check the path, or pass download=True where there is a network"
+            "check the path, or download them"
         ) from None
     return dataset.data, dataset.targets, tuple(dataset.classes)
 

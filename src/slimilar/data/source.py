@@ -16,7 +16,7 @@ DRAWS = 5
 """Uniform random numbers in [0, 1) that a image may use for its augmentation."""
 
 
-class Source(Protocol):
+class ImageSource(Protocol):
     """A dataset that makes whole batches.
 
     A batch is a pure function of its arguments: ``draws`` (one row of ``DRAWS`` random numbers for each
@@ -35,14 +35,14 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True)
-class Samples:
-    """Any map-style dataset of (image tensor, label) pairs as a ``Source``.
+class DatasetSource:
+    """Any map-style dataset of (image tensor, label) pairs as a ``ImageSource``.
 
     Random transforms inside it must draw from torch's generator, which is seeded anew for each sample.
 
     >>> from torch.utils.data import TensorDataset
     >>> pairs = TensorDataset(torch.zeros(4, 1, 2, 2), torch.arange(4))
-    >>> Samples(pairs).batch(torch.tensor([3, 1]))[1]
+    >>> DatasetSource(pairs).batch(torch.tensor([3, 1]))[1]
     tensor([3, 1])
     """
 
@@ -69,14 +69,14 @@ class Samples:
         return image, label
 
 
-Data = Source | Dataset[Any]
+Data = ImageSource | Dataset[Any]
 
 
-def as_source(data: Data) -> Source:
-    """Return a ``Source`` as it is, and a map-style dataset as one."""
+def as_image_source(data: Data) -> ImageSource:
+    """Return a ``ImageSource`` as it is, and a map-style dataset as one."""
     if hasattr(data, "batch"):
-        return cast(Source, data)
+        return cast(ImageSource, data)
     if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
-        return Samples(data)
+        return DatasetSource(data)
     kind = type(data).__name__
-    raise InvalidInput(f"data must be a Source or a map-style dataset, got {kind}; pass loader.dataset")
+    raise InvalidInput(f"data must be a ImageSource or a map-style dataset, got {kind}; pass loader.dataset")

@@ -1,1 +1,1 @@
-"""From a pruned model to where it runs: files, model sources, ONNX, runtimes, latency."""
+"""Deployment of pruned models: saved files, model sources, ONNX, runtimes, latency."""

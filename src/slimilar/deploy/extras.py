@@ -1,4 +1,4 @@
-"""Libraries that are extras: imported when asked for, with a sentence where they are missing."""
+"""Optional libraries: imported when needed, with an error that says how to install them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from slimilar.errors import InvalidInput
 
 
 def require(name: str, extra: str = "onnx") -> Any:
-    """Import a library that is an extra, or say how to get it."""
+    """Import an optional library, or raise with the command that installs it."""
     try:
         return importlib.import_module(name)
     except ModuleNotFoundError as error:

@@ -1,4 +1,4 @@
-"""ONNX: one file for other runtimes, compared with PyTorch on random input before it takes its name."""
+"""Export to ONNX; the file is compared with PyTorch on random input before it is moved into place."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from slimilar.utils.atomic import replacing
 from slimilar.utils.modules import check_model
 from slimilar.utils.pytree import Example, arguments, tensors_in
 
-TOLERANCE = 1e-3  # of the largest value: runtimes sum in another order
+TOLERANCE = 1e-3  # relative to the largest value: runtimes sum in different orders
 
 
 @dataclass(frozen=True)
 class Exported:
-    """An ONNX file, and how far its answers are from PyTorch's: the largest difference by the largest value."""
+    """An exported ONNX file. `error` is the largest difference from PyTorch, relative to the largest value."""
 
     path: Path
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     opset: int
     bytes: int
-    error: float | None  # None if ONNX Runtime was not there to compare
+    error: float | None  # None if ONNX Runtime is not installed
 
 
 def export_onnx(
     model: nn.Module, path: str | os.PathLike[str], example: Example, *, dynamic_batch: bool = True
 ) -> Exported:
-    """Write a model, in evaluation mode, as ONNX; the batch size stays open unless `dynamic_batch` is false."""
+    """Export a model in evaluation mode; the batch size is dynamic unless `dynamic_batch` is false."""
     for name in ("onnx", "onnxscript"):
         require(name)
     model = check_model(model)
@@ -53,10 +53,12 @@ def export_onnx(
 
 
 def _inputs(example: Example, dynamic_batch: bool) -> tuple[Tensor, ...]:
-    """Return random input of the example's shapes; two images, because tracing takes a one for a constant."""
+    """Return random input of the example's shapes; with batch size 2, because export treats 1 as a constant."""
     args, kwargs = arguments(example)
     if kwargs or not all(isinstance(a, Tensor) and a.ndim > 0 for a in args):
-        raise InvalidInput("an example for ONNX must be a tensor or a tuple of tensors, got something else")
+        raise InvalidInput(
+            "an example for ONNX must be a tensor or a tuple of tensors, got keyword arguments or other values"
+        )
     shapes = [(2, *a.shape[1:]) if dynamic_batch else tuple(a.shape) for a in args]
     generator = torch.Generator().manual_seed(0)
     return tuple(torch.randn(shape, generator=generator) for shape in shapes)
@@ -86,14 +88,14 @@ def _export(model: nn.Module, path: Path, inputs: tuple[Tensor, ...], dynamic: b
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """PyTorch's exporter warns about its own insides, of which nobody here can change anything."""
+    """Suppress the warnings of PyTorch's exporter about its own internals."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
 
 def _compare(model: nn.Module, file: Path, inputs: tuple[Tensor, ...], dynamic: bool) -> float | None:
-    """Return the largest relative difference from PyTorch; raise if it is more than rounding explains."""
+    """Return the largest relative difference from PyTorch; raise if rounding cannot explain it."""
     try:
         runtime = importlib.import_module("onnxruntime")
     except ModuleNotFoundError:
@@ -103,8 +105,8 @@ def _compare(model: nn.Module, file: Path, inputs: tuple[Tensor, ...], dynamic: 
     worst = max(_difference(model, session, batch) for batch in batches)
     if not worst < TOLERANCE:
         raise VerificationError(
-            f"the ONNX file must answer as PyTorch does, but differs by {worst:.2g} of the largest value; "
-            "report the model, please"
+            f"the ONNX model must match PyTorch, but differs by {worst:.2g} of the largest value; "
+            "please report this model"
         )
     return worst
 

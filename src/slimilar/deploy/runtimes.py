@@ -1,4 +1,4 @@
-"""Ways to run a model: PyTorch, torch.compile, ONNX Runtime, OpenVINO. Each gives a function that runs it once."""
+"""Runtimes for a model: PyTorch, torch.compile, ONNX Runtime, OpenVINO. Each returns a function that runs it once."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch import nn
 
 from slimilar.deploy.extras import require
 from slimilar.deploy.onnx import export_onnx
-from slimilar.errors import InvalidInput
+from slimilar.errors import InvalidInput, Option
 from slimilar.utils.modules import copy_with
 from slimilar.utils.pytree import Example, arguments, tensors_in
 
@@ -22,7 +22,7 @@ Run = Callable[[], object]
 
 
 def pytorch(model: nn.Module, example: Example) -> Run:
-    """Run the model as it is, in evaluation mode and without gradients."""
+    """Run the model in PyTorch, in evaluation mode and without gradients."""
     copy = copy_with(model, {}).eval()
     args, kwargs = arguments(example)
 
@@ -34,7 +34,7 @@ def pytorch(model: nn.Module, example: Example) -> Run:
 
 
 def compiled(model: nn.Module, example: Example) -> Run:
-    """Run the model through torch.compile; the compiler runs now, not in the first measurement."""
+    """Run the model with torch.compile; compiled now, not during the first measurement."""
     copy: Any = torch.compile(copy_with(model, {}).eval())
     args, kwargs = arguments(example)
 
@@ -43,13 +43,13 @@ def compiled(model: nn.Module, example: Example) -> Run:
         return copy(*args, **kwargs)
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it warns about its own insides
+        warnings.simplefilter("ignore")  # about its own internals
         run()
     return run
 
 
 def onnxruntime(model: nn.Module, example: Example) -> Run:
-    """Run the model in ONNX Runtime on the CPU, with as many threads as PyTorch has."""
+    """Run the model in ONNX Runtime on the CPU, with the number of threads of PyTorch."""
     runtime = require("onnxruntime")
     options = runtime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
@@ -62,7 +62,7 @@ def onnxruntime(model: nn.Module, example: Example) -> Run:
 
 
 def openvino(model: nn.Module, example: Example) -> Run:
-    """Run the model in OpenVINO on the CPU, in float32: some CPUs announce bfloat16 and then stop at it."""
+    """Run the model in OpenVINO on the CPU, in float32: some CPUs report bfloat16 but fail to execute it."""
     library = require("openvino", "openvino")
     with tempfile.TemporaryDirectory() as folder:
         file = export_onnx(model, Path(folder) / "model.onnx", example, dynamic_batch=False).path
@@ -87,12 +87,12 @@ _LIBRARIES = {
 
 
 def available() -> list[str]:
-    """Return the engines whose libraries are installed."""
+    """Return the runtimes whose libraries are installed."""
     return [e for e in ENGINES if all(importlib.util.find_spec(name) for name in _LIBRARIES.get(e, ()))]
 
 
-def check_engine(name: str) -> str:
-    """Return the name of an engine, or say which there are."""
+def check_engine(name: str, option: str = "engine") -> str:
+    """Return the name of an engine, or raise with the names that exist."""
     if name not in ENGINES:
-        raise InvalidInput(f"engine must be one of {', '.join(ENGINES)}, got {name!r}")
+        raise InvalidInput(Option(option), f" must be one of {', '.join(ENGINES)}, got {name!r}")
     return name

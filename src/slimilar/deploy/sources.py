@@ -1,7 +1,7 @@
 """Models by name: `torchvision:resnet50`, `timm:resnet50`, `slimilar:vgg16`, `path/file.py:function`.
 
-Options follow the name: `slimilar:vgg16,classes=100,width=0.5`. The first three kinds are *known*: they can be
-built from the name alone, without running anybody else's code, so a saved file may name them.
+Options follow the name: `slimilar:vgg16,classes=100,width=0.5`. The first three kinds are *known*: they are built from
+the name alone, without running code of the user, so a saved file may refer to them.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from slimilar.utils.suggestions import choose
 from slimilar.utils.torchvision_compat import import_torchvision
 
 KNOWN = ("torchvision", "timm", "slimilar")
-# The options that a stored name may have: they change sizes, never what code runs or how long.
+# Options allowed in a stored name: they change sizes, never which code runs.
 SIZES = frozenset({"classes", "width", "num_classes", "width_mult", "in_chans"})
 
 
 @dataclass(frozen=True)
-class Source:
-    """Where a model comes from: a library (or "file"), its name there, and options for its builder."""
+class ModelSource:
+    """The origin of a model: a library (or "file"), its name there, and options for its builder."""
 
     kind: str
     name: str
@@ -40,8 +40,8 @@ class Source:
         return ",".join([f"{self.kind}:{self.name}", *(f"{k}={v}" for k, v in self.options.items())])
 
 
-def parse(text: str) -> Source:
-    """Return what the name of a model means.
+def parse(text: str) -> ModelSource:
+    """Parse the name of a model.
 
     >>> parse("slimilar:vgg16,classes=100,width=0.5").options
     {'classes': 100, 'width': 0.5}
@@ -49,10 +49,10 @@ def parse(text: str) -> Source:
     kind, _, rest = text.partition(":")
     if kind in KNOWN:
         name, *options = rest.split(",")
-        return Source(kind, name, dict(_option(text, option) for option in options))
+        return ModelSource(kind, name, dict(_option(text, option) for option in options))
     file, _, function = text.rpartition(":")
     if file.endswith(".py") and function.isidentifier():
-        return Source("file", text)
+        return ModelSource("file", text)
     raise InvalidInput(
         "a model must be given as torchvision:NAME, timm:NAME, slimilar:NAME, a saved .safetensors file, or "
         f"path/file.py:function, got {text!r}"
@@ -69,42 +69,42 @@ def _option(text: str, option: str) -> tuple[str, Any]:
         return name, value
 
 
-def build(source: Source) -> nn.Module:
+def build(source: ModelSource) -> nn.Module:
     """Return the model with fresh weights."""
     builders = {"torchvision": _torchvision, "timm": _timm, "slimilar": _slimilar, "file": _file}
     try:
         model = builders[source.kind](source)
     except InvalidInput:
         raise
-    except Exception as error:  # whatever a builder does with options it does not know
+    except Exception as error:  # builders raise anything for options that they do not know
         raise InvalidInput(f"{source} could not be built: {type(error).__name__}: {error}") from error
     if not isinstance(model, nn.Module):
-        raise InvalidInput(f"{source} must give a torch.nn.Module, got {type(model).__name__}")
+        raise InvalidInput(f"{source} must return a torch.nn.Module, got {type(model).__name__}")
     return model
 
 
 def build_stored(text: str) -> nn.Module:
-    """Build a model named in a file that nobody vouches for: known kinds and sizes only, no memory where possible."""
+    """Build a model named in an untrusted file: known kinds and sizes only, on the meta device where possible."""
     source = parse(text)
     if (
         source.kind not in KNOWN
         or not re.fullmatch(r"[\w.-]+", source.name)
         or not set(source.options) <= SIZES
     ):
-        raise InvalidInput(f"{text} is not built from a name alone; pass the model")
+        raise InvalidInput(f"{text} cannot be built from its name alone; pass the model")
     if not all(isinstance(value, int | float) for value in source.options.values()):
-        raise InvalidInput(f"{text} must have numbers as options; pass the model")
+        raise InvalidInput(f"{text} must have numeric options; pass the model")
     try:
         with torch.device("meta"):
             return build(source)
     except InvalidInput:
-        if source.options:  # it might be of any size
+        if source.options:  # its size is not known
             raise
-        return build(source)  # some builders look at values
+        return build(source)  # some builders read values of tensors
 
 
-def input_shape(source: Source, model: nn.Module) -> tuple[int, ...] | None:
-    """Return the shape of one input, where it is known."""
+def input_shape(source: ModelSource, model: nn.Module) -> tuple[int, ...] | None:
+    """Return the shape of one input, without the batch axis, if it is known."""
     if source.kind == "slimilar":
         imagenet = source.name.endswith("imagenet")
         return (3, 224, 224) if imagenet else (3, 32, 32)
@@ -120,14 +120,14 @@ def input_shape(source: Source, model: nn.Module) -> tuple[int, ...] | None:
 # --- the four kinds -----------------------------------------------------------------------------------------------
 
 
-def _torchvision(source: Source) -> Any:
+def _torchvision(source: ModelSource) -> Any:
     models = import_torchvision("torchvision.models")
     choose(source.name, models.list_models(), "torchvision model")
-    quiet = {"init_weights": False} if source.name in ("googlenet", "inception_v3") else {}
-    return models.get_model(source.name, weights=None, **quiet, **source.options)
+    skip_init = {"init_weights": False} if source.name in ("googlenet", "inception_v3") else {}
+    return models.get_model(source.name, weights=None, **skip_init, **source.options)
 
 
-def _timm(source: Source) -> Any:
+def _timm(source: ModelSource) -> Any:
     import_torchvision()
     try:
         import timm
@@ -137,11 +137,11 @@ def _timm(source: Source) -> Any:
     return timm.create_model(source.name, pretrained=False, **source.options)
 
 
-def _slimilar(source: Source) -> Any:
+def _slimilar(source: ModelSource) -> Any:
     from slimilar import models
 
     if source.name == "demo" and not source.options:
-        if torch.get_default_device().type == "meta":  # only its shapes are wanted
+        if torch.get_default_device().type == "meta":  # only shapes are needed
             return models.VGG(classes=10, width=models.demo.WIDTH)
         return models.demo_network()
     if source.name in models.CHECKPOINTS and not source.options:
@@ -150,19 +150,19 @@ def _slimilar(source: Source) -> Any:
     return models.build(source.name, **source.options)
 
 
-def _file(source: Source) -> Any:
+def _file(source: ModelSource) -> Any:
     """Run a Python file, as `python file.py` would, and call its function."""
     path, _, function = source.name.rpartition(":")
     file = Path(path).expanduser().resolve()
     if not file.is_file():
-        raise InvalidInput(f"{path} must be a Python file, but there is none; check the path")
+        raise InvalidInput(f"{path} must be a Python file, but there is no such file; check the path")
     spec = importlib.util.spec_from_file_location(f"_slimilar_{file.stem}", file)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     if str(file.parent) not in sys.path:
         sys.path.insert(0, str(file.parent))
-    sys.modules[spec.name] = module  # dataclasses and pickles look their module up
+    sys.modules[spec.name] = module  # dataclasses look up their module
     spec.loader.exec_module(module)
     found = getattr(module, choose(function, [n for n in vars(module) if not n.startswith("__")], "function"))
     return found if isinstance(found, nn.Module) else found()

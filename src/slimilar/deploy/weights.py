@@ -1,6 +1,6 @@
-"""Weights out of a file: safetensors or what `torch.save` wrote; wrappers and prefixes are taken off.
+"""Read weights from safetensors and `torch.save` files; wrappers and prefixes are removed.
 
-Pickles are read with `weights_only=True`, which runs none of the code that a file may hold.
+Pickles are read with `weights_only=True`, which executes no code from the file.
 """
 
 from __future__ import annotations
@@ -33,29 +33,31 @@ _WRAPPERS = (
 
 
 def fill_(model: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
-    """Put the weights of a file into a model, in place, and return it."""
+    """Load the weights of a file into a model, in place, and return the model."""
     state = matched(read(path), model)
     held = model.state_dict()
     for name, tensor in state.items():
         if tensor.shape != held[name].shape:
             raise InvalidInput(
                 f"{path} must fit the model, but {name} is {tuple(tensor.shape)} in the file and "
-                f"{tuple(held[name].shape)} in the model; does it have other options (classes=..., num_classes=...)?"
+                f"{tuple(held[name].shape)} in the model; does it need other options (classes=..., num_classes=...)?"
             )
     model.load_state_dict(state, strict=False)
     return model
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Tensor]:
-    """Return the tensors of a file by name, out of whatever wraps them."""
+    """Return the tensors of a file by name, without wrappers."""
     file = Path(path).expanduser()
     if not file.is_file():
-        raise DataError(f"{file} must be a file of weights, but there is none; check the path")
+        raise DataError(f"{file} must be a file of weights, but there is no such file; check the path")
     if file.suffix == ".safetensors":
         try:
             return load_file(file)
         except (OSError, SafetensorError) as error:
-            raise DataError(f"{file} must be a whole safetensors file, but: {error}") from error
+            raise DataError(
+                f"{file} must be a whole safetensors file, but: {error}; was it copied completely?"
+            ) from error
     try:
         found = torch.load(file, map_location="cpu", weights_only=True)
     except (
@@ -68,8 +70,8 @@ def read(path: str | os.PathLike[str]) -> dict[str, Tensor]:
         AttributeError,
     ) as error:
         raise DataError(
-            f"{file} must hold weights and nothing else, but cannot be read without running code of it or is broken; "
-            "save model.state_dict() anew, as safetensors or by torch.save"
+            f"{file} must contain only weights, but cannot be read without running code, or is damaged; "
+            "save model.state_dict() again, as safetensors or with torch.save"
         ) from error
     return _unwrapped(found, file)
 
@@ -84,11 +86,13 @@ def _unwrapped(found: Any, file: Path) -> dict[str, Tensor]:
                 return tensors
             break
         found = inner
-    raise DataError(f"{file} must hold a state dict (names and tensors), but holds none")
+    raise DataError(
+        f"{file} must contain a state dict (names and tensors), but does not; save model.state_dict()"
+    )
 
 
 def matched(state: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
-    """Return a state under the names of a model: a prefix such as `module.` goes, and all must be there.
+    """Return a state dict by the names of a model: a prefix such as `module.` is removed, and nothing may be missing.
 
     >>> list(matched({"module.weight": torch.zeros(2, 2)}, nn.Linear(2, 2, bias=False)))
     ['weight']
@@ -96,18 +100,20 @@ def matched(state: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
     wanted = model.state_dict().keys()
     prefix = _prefix(state, wanted)
     given = {name.removeprefix(prefix): t for name, t in state.items() if name.startswith(prefix)}
-    # Step counters of batch norms are left out by many files and matter to nobody.
+    # Many files omit the step counters of batch norms, which inference does not use.
     missing = sorted(n for n in wanted - given.keys() if not n.endswith("num_batches_tracked"))
     unknown = sorted(given.keys() - wanted)
     if missing or unknown:
         what = f"{missing[0]} is missing" if missing else f"{unknown[0]} is not part of the model"
         more = f"{len(missing)} missing, {len(unknown)} unknown"
-        raise InvalidInput(f"weights must fit the model, but {what} ({more}); was it another architecture?")
+        raise InvalidInput(
+            f"weights must fit the model, but {what} ({more}); do they belong to another architecture?"
+        )
     return given
 
 
 def _prefix(state: Mapping[str, Tensor], wanted: Any) -> str:
-    """Return what stands before the names of the model in most names of a file."""
+    """Return the prefix that most names in a file have before those of the model."""
     found: Counter[str] = Counter()
     for name in state:
         parts = name.split(".")

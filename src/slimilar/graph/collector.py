@@ -11,8 +11,23 @@ from torch import Tensor
 from slimilar.graph import rules
 from slimilar.graph.labels import Atoms, Labels, atoms_in, on_axis
 from slimilar.graph.reasons import Reason, fixed_size
-from slimilar.graph.records import Axis, Fact, Freeze, Integer, Norm, Op, Piece, Read, Run, Write
+from slimilar.graph.records import (
+    Axis,
+    Fact,
+    FixedWrite,
+    Freeze,
+    Integer,
+    Norm,
+    Op,
+    Piece,
+    Read,
+    Run,
+    WeightNorm,
+    Write,
+)  # fmt: skip
 from slimilar.graph.ties import PendingTies
+
+_LISTED = (Write, Read, Norm, Run, Piece, FixedWrite, WeightNorm)
 
 
 class Collector:
@@ -24,7 +39,7 @@ class Collector:
         self.ties = PendingTies()
         self.freezes: list[Freeze] = []
         self.integers: list[Integer] = []
-        self._facts: dict[type, list[Any]] = {kind: [] for kind in (Write, Read, Norm, Run, Piece)}
+        self._facts: dict[type, list[Any]] = {kind: [] for kind in _LISTED}
         self._op = 0  # the number of the operator that runs
         self._atoms = torch.arange(1 << 12)
 
@@ -110,7 +125,7 @@ class Collector:
             self.freezes.insert(place, Freeze(atoms, fixed_size("meets constant padding"), op))
 
     def facts(self, kind: type) -> list[Any]:
-        """Return the facts of a kind: `Write`, `Read`, `Norm`, `Run` or `Piece`."""
+        """Return the facts of a kind, in the order in which they were noted."""
         return self._facts[kind]
 
     def atoms(self, kind: type[Run] | type[Piece]) -> tuple[Atoms, ...]:

@@ -10,7 +10,7 @@ from slimilar.graph.coupling import Coupling
 from slimilar.graph.groups import FIXED, ChannelGroup, Frozen, Grouping, Indices, Residual
 from slimilar.graph.labels import Atoms, classes
 from slimilar.graph.reasons import LAST_OF_LAYER, LAST_OF_SPLIT, RESIDUAL_STREAM, FreezeKind, Reason
-from slimilar.graph.records import Trace
+from slimilar.graph.records import Freeze, NotRun, Trace
 
 
 def find_groups(trace: Trace, residual: Residual) -> Grouping:
@@ -30,21 +30,46 @@ def find_groups(trace: Trace, residual: Residual) -> Grouping:
         ChannelGroup(coupling, g, {u: r.text for u, r in why.items()}, bool(summed[units].any()))
         for g, (units, why) in enumerate(chosen)
     )
-    return Grouping(groups, (*frozen, *_not_run(trace)), unit_of, tuple(offsets), count)
+    listed = {*(f.name for f in frozen), *(name for g in groups for name in g.producers)}
+    others = (*_fixed_weights(trace, listed), *_not_run(trace))
+    return Grouping(groups, (*frozen, *others), unit_of, tuple(offsets), count)
+
+
+def _fixed_weights(trace: Trace, listed: set[str]) -> tuple[Frozen, ...]:
+    """Return the layers that write channels by a weight that is computed, and could not be followed."""
+    widths = {trace.ops[w.op].module: w.width for w in trace.fixed_writes}
+    running = {op.module for op in trace.ops if any(trace.values[v].dynamic for v in op.outputs)}
+    return tuple(
+        Frozen(module, width, *_why_fixed(trace, module))
+        for module, width in widths.items()
+        if module not in listed and module in running
+    )
+
+
+def _why_fixed(trace: Trace, module: str) -> tuple[str, FreezeKind]:
+    """Return why the weight of a module has no channels of its own: what froze its parameters first."""
+    inside = f"{module}." if module else ""
+    mine = [np.arange(a.first, a.first + a.size) for a in trace.axes if a.tensor.startswith(inside)]
+    atoms = np.concatenate([np.empty(0, np.int64), *mine])
+    found = [f.why for f in trace.freezes if np.isin(f.atoms, atoms).any()]
+    if not found:
+        return "its weight is computed from the input", FreezeKind.FIXED_SIZE
+    return f"its weight is computed on the way ({found[0]})", found[0].kind
 
 
 def _not_run(trace: Trace) -> tuple[Frozen, ...]:
-    """Return the parts that run only in training and could not be looked at; they stay as they are."""
-    return tuple(
-        Frozen(
-            a.module,
-            a.width,
-            f"runs only in training and fails on the example ({a.error}), so it goes on reading every channel: analyse "
-            "with an example that it takes, or train the smaller network without it",
-            FreezeKind.TRAINING_ONLY,
-        )
-        for a in trace.not_run
-    )
+    """Return the parts that did not run on the example; they stay as they are."""
+    return tuple(Frozen(m.module, m.width, *_why_not_run(m)) for m in trace.not_run)
+
+
+def _why_not_run(part: NotRun) -> tuple[str, FreezeKind]:
+    if part.error is None:
+        why = "does not run on the example (only under a flag, or by another method?), so it goes on reading every "
+        hint = "channel: analyse with an input that runs it, or exclude the layers whose channels it reads"
+        return why + hint, FreezeKind.NOT_RUN
+    why = f"runs only in training and fails on the example ({part.error}), so it goes on reading every channel: "
+    hint = "analyse with an example that it takes, or train the smaller network without it"
+    return why + hint, FreezeKind.TRAINING_ONLY
 
 
 def _written_together(trace: Trace) -> list[Atoms]:
@@ -91,13 +116,21 @@ class _Reasons:
 def _reasons(trace: Trace, residual: Residual) -> _Reasons:
     """Collect the reasons; of several the first counts."""
     label = trace.together
-    known = [*(f.why for f in trace.freezes), RESIDUAL_STREAM]
+    known = [*(_located(trace, f) for f in trace.freezes), RESIDUAL_STREAM]
     why = np.full(int(label.max(initial=-1)) + 1, FIXED)
     if residual != "joint":
         why[trace.summed] = len(known) - 1
     for number, freeze in reversed(list(enumerate(trace.freezes))):
         why[label[freeze.atoms]] = number
     return _Reasons(known, why)
+
+
+def _located(trace: Trace, freeze: Freeze) -> Reason:
+    """Return why channels are frozen; if a parametrisation of a weight is to blame, with its name."""
+    module = trace.ops[freeze.op].module if freeze.op < len(trace.ops) else ""
+    if "parametrizations" not in module.split("."):
+        return freeze.why
+    return Reason(freeze.kind, f"{freeze.reason} in the parametrisation {module}")
 
 
 def _keep_pieces(trace: Trace, drafts: list[Atoms], reasons: _Reasons) -> None:

@@ -16,6 +16,7 @@ class FreezeKind(Enum):
     RESIDUAL_STREAM = "residual stream"
     LAST_CHANNEL = "last channel"  # one of a layer, or of a part of a split, has to stay
     TRAINING_ONLY = "training only"  # runs only in training, and could not be run
+    NOT_RUN = "not run"  # does not run on the example, neither in eval mode nor in training
     EXCLUDED = "excluded"  # by the user
     UNTRAINED_NORM = "untrained norm"  # all channels are equally far apart
     CRITERION = "criterion"  # the criterion has no order for the group
@@ -33,7 +34,7 @@ class Reason:
 
 
 MODEL_OUTPUT = Reason(FreezeKind.MODEL_OUTPUT, "model output")
-RESIDUAL_STREAM = Reason(FreezeKind.RESIDUAL_STREAM, 'residual stream (pruned by residual="joint")')
+RESIDUAL_STREAM = Reason(FreezeKind.RESIDUAL_STREAM, 'residual stream (pruned in residual mode "joint")')
 LAST_OF_SPLIT = Reason(FreezeKind.LAST_CHANNEL, "the last of its part of a split")
 LAST_OF_LAYER = Reason(FreezeKind.LAST_CHANNEL, "the last of its layer")
 

@@ -6,6 +6,7 @@ Each ATen operator that runs is looked up in the table of `rules`, whose rule sa
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from functools import cache
 from typing import Any
 
@@ -17,11 +18,12 @@ from slimilar.graph import rules
 from slimilar.graph.aliasing import overwrite
 from slimilar.graph.assumptions import Assumptions
 from slimilar.graph.constants import Constants
+from slimilar.graph.escapes import Escapes, check_outputs
 from slimilar.graph.labels import NONE, Labels
 from slimilar.graph.meta_shapes import shortcut
 from slimilar.graph.module_stack import ModuleStack
 from slimilar.graph.policy import LabelPolicy
-from slimilar.graph.reasons import fixed_size
+from slimilar.graph.reasons import fixed_size, unknown
 from slimilar.graph.records import Integer, Op, Value
 from slimilar.graph.values import Values
 from slimilar.utils.modules import named_modules, named_tensors
@@ -63,8 +65,17 @@ class Recorder(TorchDispatchMode):
             args, kwargs = map_tensors(lambda t: torch.empty_like(t, device="meta"), (args, kwargs))
         for tensor in tensors_in((args, kwargs)):
             self.values.store(tensor, Value(tuple(tensor.shape), NONE, None, True, False))
-        with self._stack.following(self._leave), torch.no_grad(), self:
+        escapes = Escapes()  # without numbers none can leave
+        with (
+            nullcontext() if self.meta else escapes,
+            self._stack.following(self._leave),
+            torch.no_grad(),
+            self,
+        ):
             result = self.model(*args, **kwargs)
+        for tensor, method in escapes.found:
+            self.policy.freeze(self.values.labels(tensor), unknown(method))
+        check_outputs(result)
         return tuple(self.values.index(t) for t in tensors_in(result))
 
     def __torch_dispatch__(

@@ -143,7 +143,27 @@ class Piece:
     atoms: Atoms
 
 
-Fact = Write | Read | Norm | Integer | Run | Piece
+@dataclass(frozen=True, eq=False)
+class FixedWrite:
+    """An operator that creates channels by a weight in which none can be followed, and how many."""
+
+    op: int
+    width: int
+
+
+@dataclass(frozen=True)
+class WeightNorm:
+    """A weight that is computed as magnitude * direction / norm of the direction over all axes but one.
+
+    Where the direction loses indices of the other axes, the magnitude takes in what the norm loses.
+    """
+
+    magnitude: str
+    direction: str
+    axis: int
+
+
+Fact = Write | Read | Norm | Integer | Run | Piece | FixedWrite | WeightNorm
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,11 +187,11 @@ class Freeze:
 
 @dataclass(frozen=True)
 class NotRun:
-    """A module that runs only in training and could not be run on the example, and its error."""
+    """A module that did not run on the example."""
 
     module: str
     width: int
-    error: str
+    error: str | None  # what it raised in training, if it ran there
 
 
 @dataclass(frozen=True, eq=False)
@@ -194,6 +214,8 @@ class Trace:
     outputs: tuple[int, ...]
     parameters: Mapping[str, tuple[int, ...]]  # name -> shape, tied ones once
     meta: bool  # shapes were enough
+    fixed_writes: tuple[FixedWrite, ...] = ()
+    weight_norms: tuple[WeightNorm, ...] = ()
     not_run: tuple[NotRun, ...] = ()
 
     @cached_property

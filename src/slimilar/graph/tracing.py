@@ -16,7 +16,7 @@ from slimilar.graph.assumptions import Assumptions
 from slimilar.graph.collector import Collector
 from slimilar.graph.reasons import MODEL_OUTPUT, fixed_size
 from slimilar.graph.recorder import Recorder
-from slimilar.graph.records import Norm, Piece, Read, Run, Trace, Write
+from slimilar.graph.records import FixedWrite, Norm, Piece, Read, Run, Trace, WeightNorm, Write
 from slimilar.utils.modules import eval_view, named_parameters, on_meta
 from slimilar.utils.pytree import Example, arguments, tensors_in
 
@@ -59,6 +59,7 @@ def _trace(model: nn.Module, example: Example, assumptions: Assumptions, meta: b
         reads=tuple(found.facts(Read)), norms=tuple(found.facts(Norm)), integers=tuple(found.integers),
         freezes=tuple(found.freezes), runs=found.atoms(Run), pieces=found.atoms(Piece), outputs=outputs,
         parameters={name: tuple(p.shape) for name, p in named_parameters(model).items()}, meta=meta,
+        fixed_writes=tuple(found.facts(FixedWrite)), weight_norms=tuple(dict.fromkeys(found.facts(WeightNorm))),
     )  # fmt: skip
 
 
@@ -67,9 +68,10 @@ def _with_training(model: nn.Module, example: Example, assumptions: Assumptions,
     if not training_only.enable(model, found):
         return found
     try:
-        return training_only.merge(found, _trace(model, example, assumptions, meta=True))
+        both = training_only.merge(found, _trace(model, example, assumptions, meta=True))
     except Exception as error:
-        return training_only.with_failure(model, found, error)
+        return training_only.with_unused(model, found, error)
+    return training_only.with_unused(model, both)
 
 
 def _trace_on_values(model: nn.Module, example: Example, assumptions: Assumptions) -> Trace:

@@ -18,12 +18,7 @@ from slimilar.utils.modules import named_parameters
 
 def enable(model: nn.Module, seen: Trace) -> bool:
     """Set the modules around parameters that no operator has used to training mode; return whether there are any."""
-    used = {axis.tensor for axis in seen.axes}
-    unused = {
-        name.rpartition(".")[0]
-        for name, p in named_parameters(model).items()
-        if name not in used and max(p.shape, default=0) > 1
-    }
+    unused = {name.rpartition(".")[0] for name in _unused(model, seen)}
     for path in unused:
         parts = path.split(".") if path else []
         for end in range(len(parts)):
@@ -31,22 +26,29 @@ def enable(model: nn.Module, seen: Trace) -> bool:
     return bool(unused)
 
 
-def with_failure(model: nn.Module, seen: Trace, error: Exception) -> Trace:
-    """Return a trace that names the modules that could not be run: the outermost that no operator has used."""
+def _unused(model: nn.Module, seen: Trace) -> list[str]:
+    """Return the parameters that no operator has used; those of a single number have no channels."""
     used = {axis.tensor for axis in seen.axes}
+    return [n for n, p in named_parameters(model).items() if n not in used and max(p.shape, default=0) > 1]
+
+
+def with_unused(model: nn.Module, seen: Trace, error: Exception | None = None) -> Trace:
+    """Return a trace that names the modules which did not run: the outermost in which no parameter was used."""
     running = {""}
-    for name in used:
-        parts = name.split(".")
+    for axis in seen.axes:
+        parts = axis.tensor.split(".")
         running |= {".".join(parts[:end]) for end in range(1, len(parts))}
-    found: dict[str, int] = {}
-    for name, p in model.named_parameters():
+    widths: dict[str, int] = {}
+    parameters = named_parameters(model)
+    for name in _unused(model, seen):
         parts = name.split(".")[:-1]
         around = (".".join(parts[:end]) for end in range(1, len(parts) + 1))
         module = next((path for path in around if path not in running), None)
-        if name not in used and module is not None and max(p.shape, default=0) > 1:
-            found[module] = found.get(module, 0) + (p.shape[0] if p.ndim > 1 else 0)
-    words = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return replace(seen, not_run=tuple(NotRun(module, width, words) for module, width in found.items()))
+        if module is not None:
+            shape = parameters[name].shape
+            widths[module] = widths.get(module, 0) + (shape[0] if len(shape) > 1 else 0)
+    words = None if error is None else (str(error).strip().splitlines() or [type(error).__name__])[0]
+    return replace(seen, not_run=tuple(NotRun(module, width, words) for module, width in widths.items()))
 
 
 def merge(seen: Trace, other: Trace) -> Trace:
@@ -69,6 +71,7 @@ def merge(seen: Trace, other: Trace) -> Trace:
         sums=np.concatenate([seen.sums, number[other.sums]], axis=1),
         integers=(*seen.integers, *integers),
         freezes=(*seen.freezes, *freezes),
+        weight_norms=tuple(dict.fromkeys((*seen.weight_norms, *other.weight_norms))),
     )
 
 

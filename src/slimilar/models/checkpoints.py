@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from slimilar.data.folder import IMAGENET
 from slimilar.data.images import RAW, Normalisation
-from slimilar.errors import DataError, InvalidInput
+from slimilar.errors import DataError, InvalidInput, Option
 from slimilar.models.resnet import ResNet
 from slimilar.models.vgg import STAGES, VGG
 from slimilar.utils.suggestions import choose
@@ -54,7 +54,10 @@ def pretrained(name: str, folder: str | Path | None = None) -> Pretrained:
     name = choose(name, list(CHECKPOINTS), "checkpoint")
     place = folder if folder is not None else os.environ.get("SLIMILAR_DATA")
     if not place:
-        raise DataError(f"the place of {name} is not known; pass folder= or set SLIMILAR_DATA to the folder")
+        raise DataError(
+            f"the file of {name} was not found: set SLIMILAR_DATA to its folder, or pass ",
+            Option("weights", "FILE", "folder="),
+        )
     entry = CHECKPOINTS[name]
     state = entry.convert(_read(Path(place).expanduser() / f"{name}.safetensors"))
     return Pretrained(load_state(entry.build(), state).eval(), entry.normalisation, entry.dataset)

@@ -43,7 +43,7 @@ class Cost:
 
 
 def human(number: float) -> str:
-    """Return a number with a unit that people read.
+    """Return a number with a unit, for display.
 
     >>> human(627_360_000), human(8.21e9), human(512)
     ('627.36 M', '8.21 G', '512')

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,14 +15,14 @@ from slimilar.calibration.calibration_set import MAX_IMAGES, Progress
 from slimilar.calibration.consumers import ConsumerLayer, find_consumers
 from slimilar.calibration.flips import with_flips
 from slimilar.calibration.replay import Program, record
-from slimilar.errors import InvalidInput
+from slimilar.errors import InvalidInput, Option
 from slimilar.graph.recorder import name_of
 from slimilar.graph.structure import Structure
-from slimilar.planning.plan import Budget, Cut, Plan, parse_budget
+from slimilar.planning.cut import Cut
+from slimilar.planning.plan import Plan
 from slimilar.reconstruction.least_squares import Exchange, Settings
 from slimilar.reconstruction.reconstruct import rebuild
 from slimilar.reconstruction.reconstruct import substitute as stand_in
-from slimilar.similarity.removal_order import Cluster
 from slimilar.surgery.rewrite import Kept, Surgery, surgery
 from slimilar.utils.modules import named_tensors
 from slimilar.utils.pytree import Example, map_tensors
@@ -42,7 +42,8 @@ def program_of(model: nn.Module, example: Example, structure: Structure, size: i
             return program
         why = "it runs other operators on another batch size"
     raise InvalidInput(
-        f'to substitute channels a model must run alike on every batch, but {why}: pass substitute="none"'
+        f"to reconstruct its consumers, a model must run the same operators on every batch, but {why}: pass ",
+        Option("reconstruction", "none"),
     )
 
 
@@ -57,24 +58,19 @@ def settle(substitute: str, model: nn.Module, example: Example, plan: Plan) -> s
     return "linear"
 
 
-def leave_room(
-    model: nn.Module, example: Example, plan: Plan, flops: Budget | None, params: Budget | None
-) -> tuple[Budget | None, Budget | None]:
-    """Return budgets that still hold when every consumer that has no place for a constant gains a bias.
+def bias_cost(model: nn.Module, example: Example, plan: Plan, kind: str) -> int:
+    """Return what added biases may cost: each consumer that has no place for a constant may gain one.
 
-    Also one that loses no channel: it is fitted too, once what it reads has drifted.
+    Also one that loses no channel: it is fitted too, once its input has changed. `kind` is "flops" or "params"; biases
+    add nothing to another cost.
     """
+    if kind not in ("flops", "params"):
+        return 0
     structure = plan.structure
     consumers = find_consumers(structure.trace, structure.grouping, program_of(model, example, structure, 1))
     bare = [s for s in consumers if s.bias is None and s.norm is None]
     outs = [structure.trace.values[structure.trace.ops[s.op].outputs[0]].shape for s in bare]
-    if not bare:
-        return flops, params
-    if flops is not None:
-        flops = parse_budget("flops", flops, plan.before.flops) - sum(math.prod(o) for o in outs)
-    if params is not None:
-        params = parse_budget("params", params, plan.before.params) - sum(o[1] for o in outs)
-    return flops, params
+    return sum(math.prod(out) if kind == "flops" else out[1] for out in outs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,8 +110,7 @@ def substituted(
         batches = with_flips(batches, program, named_tensors(model))
     report = None if progress is None else lambda i, n: progress("substituting", i, n)
     consumers = find_consumers(trace, grouping, program)
-    # the channels of other criteria are theirs to choose
-    again = settings.choose if batches and plan.criterion == "span" else "none"
+    again = settings.choose if batches and plan.exchangeable else "none"
     choosers = [s for s in consumers if again == "all" or (again == "sums" and s.add is not None)]
     exchange = _exchange(plan, cut, consumers, choosers) if choosers else None
     network = stand_in(
@@ -157,12 +152,11 @@ def _with(plan: Plan, cut: Cut, kept: Kept) -> Cut:
     """Return a cut in which other channels stay, as many of every group."""
     if np.array_equal(kept, cut.mask):
         return cut
-    grouping, stays, clusters = plan.structure.grouping, dict(cut.kept), dict(cut.clusters)
+    grouping, stays = plan.structure.grouping, dict(cut.kept)
     for start, group in zip(grouping.offsets, grouping.groups, strict=True):
         if group.name in stays:
             stays[group.name] = tuple(np.flatnonzero(kept[start : start + group.width]).tolist())
-            clusters[group.name] = tuple(Cluster(unit, (unit,)) for unit in stays[group.name])
-    return replace(cut, kept=stays, clusters=clusters, mask=kept)
+    return cut.with_channels(stays, kept)
 
 
 def _stand_ins(plan: Plan, cut: Cut) -> dict[int, int]:

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from slimilar.calibration.consumers import ConsumerLayer, find_consumers
 from slimilar.calibration.replay import Program
-from slimilar.errors import InvalidInput
+from slimilar.errors import InvalidInput, Option
 from slimilar.graph.groups import Grouping
 from slimilar.graph.records import Trace
 from slimilar.reconstruction.channel_mixing import StandIn, absorb, regression, restored, silence
@@ -82,8 +82,9 @@ def _merged(
         unit = int(consumer.units[p])
         if unit not in stand_ins:
             raise InvalidInput(
-                'substitute "merge" needs a criterion that says who stands in for a channel (similarity), '
-                "got one that ranks channels one by one"
+                Option("reconstruction", "merge"),
+                " needs a criterion that names a representative for each removed channel (similarity), got one that "
+                "ranks channels one by one",
             )
         turn = int(np.flatnonzero(np.flatnonzero(consumer.units == unit) == p)[0])
         places = np.flatnonzero(consumer.units == stand_ins[unit])

@@ -1,4 +1,4 @@
-"""The explorer: one HTML file in which a threshold is chosen by eye."""
+"""The explorer: one interactive HTML file for choosing a threshold."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from slimilar.planning.plan import Cut, Plan
+from slimilar.planning.cut import Cut
+from slimilar.planning.plan import Plan
 from slimilar.report.data import describe
 from slimilar.report.page import render
 from slimilar.report.state import opening
@@ -23,7 +24,7 @@ __all__ = ["Latency", "Point", "write_report"]
 
 @dataclass(frozen=True)
 class Point:
-    """An accuracy that was measured: a share in [0, 1] of a network with so many FLOPs."""
+    """A measured accuracy, in [0, 1], of a network with the given FLOPs."""
 
     label: str
     flops: int
@@ -32,7 +33,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Latency:
-    """Milliseconds that were measured before and after the cut, and on what."""
+    """Measured latency in milliseconds, before and after the cut, and the device."""
 
     before: float
     after: float
@@ -51,12 +52,12 @@ def write_report(
     latency: Latency | None = None,
     rows: Sequence[Mapping[str, Any]] = (),
 ) -> Path:
-    """Write the explorer of a plan, one HTML page that needs nothing else, and return where.
+    """Write the explorer of a plan, a self-contained HTML page, and return its path.
 
-    `model` may be the module or its tensors by name; only gamma and beta of batch norms are read. `source` is
-    what follows `slimilar prune` to get this plan: the model and the options, as on a command line. The page
-    opens at `cut`. `points` are drawn on the trade-off curve; `rows` are measurements, shown as a table.
-    The file is written whole or not at all.
+    `model` is the module or its tensors by name; only gamma and beta of batch norms are read. `source` is the
+    model and options that follow `slimilar prune` on the command line to get this plan. `cut` is the initial
+    state of the page. `points` are drawn on the trade-off curve; `rows` are measurements, shown as a table.
+    The file is written atomically.
     """
     tensors = {} if model is None else model if isinstance(model, Mapping) else named_tensors(model)
     data = {

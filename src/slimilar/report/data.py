@@ -1,7 +1,7 @@
-"""What the page has to know about a plan, as plain data that becomes JSON.
+"""The data of the page: a plan as plain values that become JSON.
 
-Removal orders, the cost model and gamma and beta are enough for the page to work out every state by itself: the
-widths, FLOPs and parameters at any threshold, rounding and override are those of `Plan.at`, to the digit.
+Removal orders, the cost model, gamma and beta are enough for the page to compute every state by itself. Widths, FLOPs
+and parameters at any threshold, rounding and override equal those of `Plan.at` exactly.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Json = dict[str, Any]
 
 
 def describe(plan: Plan, tensors: Mapping[str, Tensor]) -> Json:
-    """Return a plan as data. Of the tensors only gamma and beta of batch norms are looked at."""
+    """Return a plan as data. Of the tensors, only gamma and beta of batch norms are read."""
     modules = _Names()
     vectors = _Vectors(plan)
     rows = [_row(row, vectors) for row in flow(plan)]
@@ -57,7 +57,7 @@ def pack(values: ArrayLike, dtype: DTypeLike) -> str:
 
 
 class _Names:
-    """Texts that occur often, each kept once."""
+    """Strings that occur often, each stored once."""
 
     def __init__(self) -> None:
         self.found: list[str] = []
@@ -71,9 +71,9 @@ class _Names:
 
 
 class _Vectors:
-    """Vectors of units, as how often each group stands in them.
+    """Vectors of units, encoded as how often each group occurs in them.
 
-    `[fixed, [group, times], ...]` where every unit of the group occurs so many times, and
+    `[fixed, [group, times], ...]` where every unit of the group occurs equally often, and
     `[group, [times of unit 0, of unit 1, ...]]` where they differ.
     """
 
@@ -99,8 +99,8 @@ class _Vectors:
             inside = units[(units >= start) & (units < end)]
             if len(inside):
                 times = np.bincount(inside - start, minlength=end - start)
-                alike = times.min() == times.max()
-                entries.append([g, int(times[0]) if alike else times.tolist()])
+                uniform = times.min() == times.max()
+                entries.append([g, int(times[0]) if uniform else times.tolist()])
                 counted += len(inside)
         return [len(units) - counted, *entries]
 
@@ -123,7 +123,7 @@ def _group(group: ChannelGroup, order: RemovalOrder, weights: Weights, modules: 
         "width": group.width,
         "removed": pack(order.removed, "<i4"),
         "heights": pack(order.heights, "<f8"),
-        "representative": pack(order.stand_in, "<i4"),
+        "representative": pack(order.representative, "<i4"),
         "residual": group.residual,
         "fixed": _by_reason(group.fixed),
         "producers": [modules.index(name) for name in group.producers],
@@ -140,7 +140,7 @@ def _by_reason(fixed: Mapping[int, str]) -> list[list[Any]]:
 
 
 def _norms(group: ChannelGroup, weights: Weights, modules: _Names) -> list[Json]:
-    """Return gamma and beta of every unit in every batch norm that normalises it, where they are known."""
+    """Return gamma and beta of every unit in every batch norm that normalises it, if they are known."""
     found = []
     for norm in group.batch_norms:
         if all(

@@ -1,7 +1,7 @@
-"""The network as a drawing: layers and joins in the order in which they run, and the lane that each stands in.
+"""The network as a drawing: layers and joins in execution order, each in a lane.
 
-A join is an operator at which two streams meet (a residual addition, a concatenation, a gate). Everything that
-neither writes channels nor joins streams is passed over, so that a drawing of ResNet-50 has 71 rows and not 229.
+A join is an operator that combines two tensors (a residual addition, a concatenation, a gate). Operators that neither
+produce channels nor combine tensors are left out, so that the drawing of ResNet-50 has 71 rows instead of 229.
 """
 
 from __future__ import annotations
@@ -27,29 +27,29 @@ _KINDS = {
 
 @dataclass(frozen=True, eq=False)
 class Row:
-    """One line of the drawing. `inputs` are the rows that it takes its streams from."""
+    """One line of the drawing. `inputs` are the rows that produce its inputs."""
 
     kind: str  # input, conv, linear, select, other; add, concat, gate, join; output
     name: str
     inputs: tuple[int, ...]
     shape: tuple[int, ...] = ()
-    units: Indices | None = None  # the units that a layer writes, numbered over all groups
-    reason: str | None = None  # why none of its channels can leave
+    units: Indices | None = None  # the units that a layer produces, numbered over all groups
+    reason: str | None = None  # why none of its channels can be removed
     lane: int = 0
 
 
 def flow(plan: Plan) -> list[Row]:
-    """Return the rows of a plan's network, each in its lane."""
+    """Return the rows of a plan's network, with their lanes."""
     return in_lanes(_Walk(plan).rows)
 
 
 class _Walk:
-    """Go through the trace once and remember from which row every value comes."""
+    """Walk through the trace once and record which row produces every value."""
 
     def __init__(self, plan: Plan) -> None:
         self.trace: Trace = plan.structure.trace
         self.grouping: Grouping = plan.structure.grouping
-        self.reasons = _Reasons(plan)
+        self.reasons = _StayReasons(plan)
         self.writes = {w.op: w.atoms for w in self.trace.writes}
         self.rows: list[Row] = []
         self.origin: dict[int, int] = {}
@@ -97,7 +97,7 @@ class _Walk:
         return self._add(Row(kind, op.module or _short(op), inputs, self._shape(op)))
 
     def _grown(self, inputs: tuple[int, ...]) -> tuple[int, ...]:
-        """Draw a concatenation that repeats an earlier one and adds to it (DenseNet) as that stream, grown."""
+        """Draw a concatenation that extends an earlier one (DenseNet) as that one plus the new inputs."""
         for length in range(len(inputs) - 1, 1, -1):
             if inputs[:length] in self.concatenated:
                 return (self.concatenated[inputs[:length]], *inputs[length:])
@@ -108,34 +108,34 @@ class _Walk:
         return value.shape
 
 
-class _Reasons:
-    """Why channels have to stay: a frozen group is named after one of its producers, the others want to know too."""
+class _StayReasons:
+    """Why channels cannot be removed, for all producers of a frozen group (it is named after one of them)."""
 
     def __init__(self, plan: Plan) -> None:
         trace, grouping = plan.structure.trace, plan.structure.grouping
         self.label = trace.together
         self.ends = np.array([*grouping.offsets[1:], grouping.unit_count])
-        said: Mapping[str, str] = {f.name: f.reason for f in plan.frozen}
+        stated: Mapping[str, str] = {f.name: f.reason for f in plan.frozen}
         open_groups = {id(g) for g in plan.groups}
         self.by_group = [
-            None if id(g) in open_groups else said.get(g.name, "excluded") for g in grouping.groups
+            None if id(g) in open_groups else stated.get(g.name, "excluded") for g in grouping.groups
         ]
         self.by_class: dict[int, str] = {}
         for write in trace.writes:
-            reason = said.get(trace.ops[write.op].module)
+            reason = stated.get(trace.ops[write.op].module)
             if reason is not None:
                 for c in np.unique(self.label[write.atoms[write.atoms >= 0]]).tolist():
                     self.by_class.setdefault(c, reason)
 
     def of(self, atoms: Indices, units: Indices) -> str | None:
-        """Return why none of these channels can leave, or None if some can."""
+        """Return why none of these channels can be removed, or None if some can."""
         numbered = units[units >= 0]
         groups = np.unique(np.searchsorted(self.ends, numbered, side="right")).tolist()
-        said = [self.by_group[g] for g in groups]
-        if said:
-            return None if None in said else said[0]
+        found_reasons = [self.by_group[g] for g in groups]
+        if found_reasons:
+            return None if None in found_reasons else found_reasons[0]
         found = [self.by_class[c] for c in self.label[atoms[atoms >= 0]].tolist() if c in self.by_class]
-        return found[0] if found else "has to stay"
+        return found[0] if found else "cannot be removed"
 
 
 def _short(op: Op) -> str:
@@ -144,7 +144,7 @@ def _short(op: Op) -> str:
 
 
 def in_lanes(rows: Sequence[Row]) -> list[Row]:
-    """Give every row a lane: a stream keeps its own until its last consumer has had it.
+    """Give every row a lane: a tensor keeps its lane until its last consumer.
 
     >>> block = [Row("conv", "a", ()), Row("conv", "b", (0,)), Row("add", "c", (1, 0)), Row("output", "d", (2,))]
     >>> [row.lane for row in in_lanes(block)]

@@ -1,4 +1,4 @@
-"""One HTML file out of the data and the parts in `page/`: no network, no server, nothing that a name could inject."""
+"""Assemble one HTML file from the data and the parts in `page/`; layer names cannot inject markup or code."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from functools import cache
 from importlib import resources
 from typing import Any
 
-# The order matters: what a file uses when it is loaded stands in one before it.
+# In order of dependence: a file may use the files before it.
 _SCRIPTS = (
     "base", "network", "clusters", "command", "plot", "flow", "curve", "tree", "heat", "scatter", "layer", "table",
     "poster", "app",
@@ -19,13 +19,13 @@ _SCRIPTS = (
 
 
 def render(data: dict[str, Any]) -> str:
-    """Return the page that shows some data.
+    """Return the HTML page for the given data.
 
     >>> "<script>alert" in render({"title": "<script>alert(1)</script>"})
     False
     """
     script, style = _script(), _part("style.css")
-    # Nothing runs, loads or is sent but the two blocks that these digests name.
+    # Only the two blocks with these digests may run; nothing is loaded or sent.
     policy = (
         f"default-src 'none'; script-src '{_digest(script)}'; style-src '{_digest(style)}'; "
         "base-uri 'none'; form-action 'none'"
@@ -37,13 +37,13 @@ def render(data: dict[str, Any]) -> str:
         "data": embed(data),
         "script": script,
     }
-    # Split once, so that nothing that is filled in is taken for a placeholder itself.
+    # Split once, so that inserted text is never taken for a placeholder.
     pieces = re.split(r"\{\{(\w+)\}\}", _part("page.html"))
     return "".join(parts[piece] if i % 2 else piece for i, piece in enumerate(pieces))
 
 
 def embed(data: Any) -> str:
-    """Return data as JSON that cannot end the element that holds it.
+    """Return data as JSON that cannot close its HTML element.
 
     >>> embed({"name": "</script><!--"})
     '{"name":"\\\\u003c/script\\\\u003e\\\\u003c!--"}'

@@ -1,4 +1,4 @@
-"""The state in which a page opens: the threshold, rounding and overrides that give a cut's widths."""
+"""The initial state of the page: threshold, rounding and overrides that give the widths of a cut."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slimilar.errors import UnreachableBudget
-from slimilar.planning.plan import Cut, Plan
+from slimilar.planning.cut import Cut
+from slimilar.planning.plan import Plan
 
 
 @dataclass(frozen=True)
 class State:
-    """One way to use the controls of the page."""
+    """The settings of the controls of the page."""
 
     threshold: float
     round_to: int = 1
@@ -21,7 +22,7 @@ class State:
 
 
 def opening(plan: Plan, cut: Cut | None) -> State:
-    """Return the state that shows a cut; without one, half the FLOPs, or as little as can be reached."""
+    """Return the state that shows a cut; by default half the FLOPs, or the smallest reachable cost."""
     if cut is not None:
         return state_of(plan, cut)
     if not plan.groups:
@@ -33,7 +34,7 @@ def opening(plan: Plan, cut: Cut | None) -> State:
 
 
 def state_of(plan: Plan, cut: Cut) -> State:
-    """Return a state of the page with exactly a cut's widths, with as few overrides as there can be."""
+    """Return a state with exactly the widths of a cut and the fewest overrides."""
     full = np.array([group.width for group in plan.groups], np.int64)
     wanted = np.array([cut.widths[group.name] for group in plan.groups], np.int64)
     plain = np.array(list(plan.at(cut.threshold).widths.values()), np.int64)
@@ -46,6 +47,6 @@ def state_of(plan: Plan, cut: Cut) -> State:
     own = {}
     for g in np.flatnonzero(missed(round_to)):
         steps = int(full[g] - wanted[g])
-        # Just above the height of the last step taken: that step is made, and with it all of equal height.
+        # Just above the height of the last step: that step is included, with all others of equal height.
         own[plan.groups[g].name] = float(np.nextafter(plan.orders[g].heights[steps - 1], 2)) if steps else 0.0
     return State(cut.threshold, round_to, own)

@@ -1,6 +1,6 @@
-r"""Which channels carry the same information: distance, linkage tree, removal order, clusters.
+r"""Channel similarity: distances, linkage trees, removal orders, clusters.
 
-Tensors and arrays only; nothing here knows what a network is.
+Works on tensors and arrays only, not on modules.
 
 >>> import torch
 >>> beta = torch.tensor([0.0, 0.1, 3.0, 3.1, 9.0])
@@ -23,10 +23,16 @@ from slimilar.similarity.distances import (
     shift_bound,
 )
 from slimilar.similarity.linkage import Linkage, linkage_tree, removal_order
-from slimilar.similarity.removal_order import NOBODY, Cluster, RemovalOrder, clusters, representatives
+from slimilar.similarity.removal_order import (
+    NO_REPRESENTATIVE,
+    Cluster,
+    RemovalOrder,
+    clusters,
+    representatives,
+)
 
 __all__ = [
-    "NOBODY",
+    "NO_REPRESENTATIVE",
     "Cluster",
     "Linkage",
     "RemovalOrder",

@@ -1,6 +1,6 @@
-r"""How far apart channels are: by their batch norms (Eq. 4), on given activations (Eq. 1), and what that bounds.
+r"""Distances of channels, from batch-norm parameters (Eq. 4) or activations (Eq. 1), and the bound of Proposition 2.
 
-Tensors and arrays only; nothing here knows what a network is.
+Works on tensors and arrays only, not on modules.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from slimilar.errors import InvalidInput
 Floats = npt.NDArray[np.float64]
 Distances = TypeVar("Distances", Tensor, Floats)  # a matrix, or a vector of the pairs i < j
 
-# float32 parameters carry about seven digits: a relative spread below this is rounding, not training.
+# float32 parameters have about seven digits: a smaller relative range is rounding, not training.
 _SPREAD = 1e-6
-# Rounding left in a float64 Gram matrix of many samples, and in a float64 mean, relative to their size.
+# Rounding error of a float64 Gram matrix of many samples, and of a float64 mean, relative to their size.
 _GRAM_NOISE, _MEAN_NOISE = 1e-13, 1e-14
-_BLOCK = 1 << 15  # distances that are computed at once: as many as stay in the processor's own memory
+_BLOCK = 1 << 15  # distances computed at once: as many as fit in the processor's cache
 
 
 def channel_distance(beta: Tensor, gamma: Tensor) -> Tensor:
@@ -33,7 +33,7 @@ def channel_distance(beta: Tensor, gamma: Tensor) -> Tensor:
     With $y_i \sim (\beta_i, \gamma_i^2)$, independent across channels, and $d_{ii} = 0$,
     $$d_{ij} = E[(y_i - y_j)^2] = (\beta_i - \beta_j)^2 + \gamma_i^2 + \gamma_j^2.$$
 
-    The answer is float64 on the CPU, where it is clustered: half-precision networks lose nothing.
+    The result is float64 on the CPU, where it is clustered, so half-precision networks lose no digits.
 
     >>> channel_distance(torch.tensor([0.0, 2.0]), torch.tensor([1.0, 3.0])).tolist()
     [[0.0, 14.0], [14.0, 0.0]]
@@ -50,7 +50,7 @@ def channel_distance(beta: Tensor, gamma: Tensor) -> Tensor:
 
 
 def channel_pairs(beta: Tensor, gamma: Tensor) -> Floats:
-    r"""Return the distances of Eq. 4 for the pairs $i < j$ alone, row after row, as SciPy's `pdist` does.
+    r"""Return the distances of Eq. 4 for the pairs $i < j$, row by row, as SciPy's `pdist` does.
 
     Half the memory of the matrix. With `beta` and `gamma` of shape (batch norms, channels), the sum over batch norms.
 
@@ -65,9 +65,9 @@ def channel_pairs(beta: Tensor, gamma: Tensor) -> Floats:
 
 
 def pair_distances(means: Floats, variance: Floats, range_: tuple[float, float] | None = None) -> Floats:
-    """Return the same from means of shape (channels, batch norms) and each channel's sum of variances.
+    """Return the pair distances from means (channels, batch norms) and each channel's sum of variances.
 
-    With the range of all distances of a layer, they are mapped to [0, 1] as `normalise` does.
+    Given the range of all distances of a layer, they are mapped to [0, 1] as `normalise` does.
     """
     n = len(variance)
     found, at = np.empty(n * (n - 1) // 2), 0
@@ -80,7 +80,7 @@ def pair_distances(means: Floats, variance: Floats, range_: tuple[float, float] 
         block += variance[start + 1 :]
         if range_ is not None:
             block -= range_[0]
-            np.maximum(block, 0, out=block)  # channels in another order are summed in another order
+            np.maximum(block, 0, out=block)  # a permutation of the channels changes the order of summation
             block /= range_[1] - range_[0]
         for i, row in enumerate(block):
             end = at + len(row) - i
@@ -90,13 +90,13 @@ def pair_distances(means: Floats, variance: Floats, range_: tuple[float, float] 
 
 
 def _gaps(means: Floats, rows: slice) -> Floats:
-    """Return the squared differences of some channels' means from those of all after the first of them.
+    """Return squared differences between the means of `rows` and of all channels after the first of them.
 
-    `means` has the shape (batch norms, channels).
+    `means` has shape (batch norms, channels).
     """
     gap = np.subtract(means[:, rows, None], means[:, None, rows.start + 1 :], order="C")
     np.square(gap, out=gap)
-    total: Floats = gap[0] if len(gap) == 1 else gap.sum(0)  # one batch norm after the other
+    total: Floats = gap[0] if len(gap) == 1 else gap.sum(0)  # summed over batch norms in order
     return total
 
 
@@ -105,8 +105,8 @@ def activation_distance(batches: Tensor | Iterable[Tensor]) -> Tensor:
 
     $$d_{ij} = \frac{1}{n} \lVert A^{(i)} - A^{(j)} \rVert_2^2, \qquad n = H \times W \times B.$$
 
-    Takes one tensor (batch, channels, ...) or any iterable of such batches; each is seen once and
-    only a channels x channels matrix is held. Never negative, and exactly zero for equal channels.
+    Takes one tensor (batch, channels, ...) or an iterable of such batches, which is read once. Only a
+    channels x channels matrix is kept. The result is never negative, and exactly zero for equal channels.
 
     >>> activation_distance(torch.tensor([[1.0, 1.0, 4.0], [2.0, 2.0, 6.0]])).tolist()
     [[0.0, 0.0, 12.5], [0.0, 0.0, 12.5], [12.5, 12.5, 0.0]]
@@ -115,14 +115,14 @@ def activation_distance(batches: Tensor | Iterable[Tensor]) -> Tensor:
     gap = (mean[:, None] - mean).square()
     power = covariance.diagonal()
     spread = power[:, None] + power
-    # Rounding may leave a little less or more than nothing between two equal channels.
+    # Rounding may leave a small positive or negative distance between equal channels.
     noise = _GRAM_NOISE * spread + (_MEAN_NOISE * (mean[:, None].abs() + mean.abs())).square()
     distance = gap + (spread - (covariance + covariance.T))
     return distance.masked_fill(distance <= noise, 0.0).fill_diagonal_(0)
 
 
 def _mean_and_covariance(batches: Iterable[Tensor]) -> tuple[Tensor, Tensor]:
-    """Accumulate both in one pass, shifted by the first batch's mean so that little cancels."""
+    """Accumulate both in one pass, shifted by the first batch's mean to avoid cancellation."""
     count, shift, total, gram = 0, torch.empty(0), torch.empty(0), torch.empty(0)
     for batch in batches:
         samples = _by_channel(batch)
@@ -148,14 +148,14 @@ def _by_channel(batch: Tensor) -> Tensor:
         raise InvalidInput(f"activations must be a non-empty tensor (batch, channels, ...), got {got}")
     samples = float64(batch).movedim(1, 0).flatten(1)
     if not samples.isfinite().all():
-        raise InvalidInput("activations must be finite, got NaN or infinity; are the weights sound?")
+        raise InvalidInput("activations must be finite, got NaN or infinity; has training diverged?")
     return samples
 
 
 def is_uninformative(distance: Tensor | Floats) -> bool:
-    """Tell whether all channels are equally far apart, so that nothing says which ones to merge.
+    """Return whether all distances are equal, so that they do not determine which channels to merge.
 
-    So it is with an untrained batch norm (gamma = 1, beta = 0), and with fewer than three channels.
+    True for an untrained batch norm (gamma = 1, beta = 0), and for fewer than three channels.
 
     >>> is_uninformative(channel_distance(torch.zeros(8), torch.ones(8)))
     True
@@ -175,7 +175,7 @@ def normalise(distance: Distances) -> Distances:
     if is_constant(low, high):
         raise InvalidInput(
             "distances must differ from one another to be normalised, got a constant matrix; "
-            "ask is_uninformative() first and keep such a layer whole"
+            "check is_uninformative() first and keep such a layer whole"
         )
     if isinstance(distance, Tensor):
         return (float64(distance) - low).div_(high - low).clamp_(0, 1).fill_diagonal_(0)
@@ -185,17 +185,17 @@ def normalise(distance: Distances) -> Distances:
 
 
 def is_constant(low: float, high: float) -> bool:
-    """Tell whether distances in a range do not differ by more than rounding."""
+    """Return whether the distances in a range are equal up to rounding."""
     return high - low <= _SPREAD * high
 
 
 def _range(pairs: Floats) -> tuple[float, float]:
-    """Return the smallest and the largest distance of two channels."""
+    """Return the smallest and the largest distance."""
     return (float(pairs.min()), float(pairs.max())) if len(pairs) else (0.0, 0.0)
 
 
 def checked_pairs(distance: Tensor | Floats) -> Floats:
-    """Return the distances of all pairs i < j, given so or as a matrix; both are checked."""
+    """Return the distances of all pairs i < j from such a vector or a matrix, after checking it."""
     if isinstance(distance, Tensor):
         pairs: Floats = squareform(checked_matrix(distance).numpy(), checks=False)
         return pairs
@@ -214,7 +214,7 @@ def checked_matrix(distance: Tensor) -> Tensor:
         got = tuple(distance.shape)
         raise InvalidInput(f"distance must be a matrix of shape (channels, channels), got {got}")
     distance = float64(distance)
-    low, high = torch.aminmax(distance)  # NaN wins over every number
+    low, high = torch.aminmax(distance)  # NaN propagates
     if not (low >= 0 and high.isfinite()):
         raise InvalidInput("distance must be finite and not negative, got NaN, infinity or a negative value")
     if not torch.equal(distance, distance.T) and (distance - distance.T).abs().max() > _SPREAD * high:
@@ -237,9 +237,9 @@ class ShiftBound(NamedTuple):
 
 
 def shift_bound(weight: Tensor, distance: Tensor, n_in: int, n_out: int) -> ShiftBound:
-    r"""Bound how far the next layer moves when channel i leaves and its nearest one stands in (Prop. 2).
+    r"""Bound the change of the next layer when channel i is removed and its nearest channel represents it (Prop. 2).
 
-    With the removed channel's kernel added to that of the channel j which replaces it,
+    With the removed channel's kernel added to that of its representative j,
     $$\frac{1}{n_{l+1}} \lVert (h(N_i) - h(N_j)) * W_{ic} \rVert^2 \le \lambda_{ci} \min_{j \ne i} d_{ij},
     \qquad \lambda_{ci} = \frac{n_l}{n_{l+1}} K^2 \lVert W_{ic} \rVert_2^2.$$
 

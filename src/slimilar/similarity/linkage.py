@@ -1,4 +1,4 @@
-"""Hierarchical clustering of a layer's channels, read as a removal order."""
+"""Hierarchical clustering of a layer's channels, and the removal order it implies."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Linkage = Literal["average", "complete", "single"]
 
 
 def linkage_tree(distance: Tensor | Floats, linkage: Linkage = "average") -> Floats:
-    """Return SciPy's linkage matrix of the channels: n - 1 merges, of rising height.
+    """Return SciPy's linkage matrix of the channels: n - 1 merges in order of height.
 
-    The same distances always give the same tree; between equal distances the lowest index goes first.
+    Deterministic: among equal distances, the lowest index comes first.
 
     >>> linkage_tree(torch.tensor([[0.0, 1.0, 4.0], [1.0, 0.0, 2.0], [4.0, 2.0, 0.0]])).tolist()
     [[0.0, 1.0, 1.0, 2.0], [2.0, 3.0, 3.0, 3.0]]
@@ -34,36 +34,36 @@ def linkage_tree(distance: Tensor | Floats, linkage: Linkage = "average") -> Flo
 
 
 def removal_order(tree: Floats, gamma: Tensor | Floats) -> RemovalOrder:
-    """Read a linkage tree as a removal order.
+    """Convert a linkage tree into a removal order.
 
-    Each merge keeps, of the two clusters' representatives, the one with the larger |gamma| (the lower
-    index where they are equal) and removes the other; so the one kept of any cluster is its largest |gamma|.
+    Each merge keeps the representative with the larger |gamma| of the two clusters (the lower index if they are
+    equal) and removes the other. So the representative of a cluster is its channel with the largest |gamma|.
 
     >>> tree = linkage_tree(torch.tensor([[0.0, 1.0, 4.0], [1.0, 0.0, 2.0], [4.0, 2.0, 0.0]]))
     >>> order = removal_order(tree, torch.tensor([0.5, -0.7, 0.6]))
-    >>> order.removed.tolist(), order.stand_in.tolist(), order.heights.tolist()
+    >>> order.removed.tolist(), order.representative.tolist(), order.heights.tolist()
     ([0, 2], [1, 1], [1.0, 3.0])
     """
-    removed, stand_in = merged(tree, _sizes(gamma, len(tree) + 1))
-    return RemovalOrder(removed, np.maximum.accumulate(tree[:, 2]), stand_in)
+    removed, representative = merged(tree, _sizes(gamma, len(tree) + 1))
+    return RemovalOrder(removed, np.maximum.accumulate(tree[:, 2]), representative)
 
 
 def merged(merges: Floats, size: list[float]) -> tuple[Ints, Ints]:
-    """Return who leaves and who stays at each of a tree's first merges, given |gamma| of all channels."""
-    representative = list(range(len(size)))
-    removed, stand_in = [], []
+    """Return the channel that is removed and its representative at each merge, given |gamma| of all channels."""
+    of_cluster = list(range(len(size)))  # cluster, as SciPy numbers them -> its representative
+    removed, representative = [], []
     for left, right in merges[:, :2].astype(np.int64).tolist():
-        kept, gone = representative[left], representative[right]
+        kept, gone = of_cluster[left], of_cluster[right]
         if size[gone] > size[kept] or (size[gone] == size[kept] and gone < kept):
             kept, gone = gone, kept
-        representative.append(kept)
+        of_cluster.append(kept)
         removed.append(gone)
-        stand_in.append(kept)
-    return np.array(removed, np.int64), np.array(stand_in, np.int64)
+        representative.append(kept)
+    return np.array(removed, np.int64), np.array(representative, np.int64)
 
 
 def _sizes(gamma: Tensor | Floats, n: int) -> list[float]:
-    """Return |gamma| of n channels as plain floats."""
+    """Return |gamma| of n channels as a list of floats."""
     values = float64(torch.as_tensor(gamma))
     if tuple(values.shape) != (n,) or not values.isfinite().all():
         got = f"shape {tuple(values.shape)}" if tuple(values.shape) != (n,) else "NaN or infinity"

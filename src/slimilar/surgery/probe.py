@@ -19,18 +19,18 @@ from slimilar.graph import rules
 from slimilar.graph.assumptions import Assumptions
 from slimilar.graph.grouping import find_groups
 from slimilar.graph.groups import FIXED, Residual
-from slimilar.graph.labels import Atoms, atoms_in
+from slimilar.graph.labels import atoms_in
 from slimilar.graph.records import Op
 from slimilar.graph.structure import Structure
 from slimilar.graph.tracing import trace
 from slimilar.surgery.channel_selection import can_select
 from slimilar.surgery.retrace import Mismatch, retrace
 from slimilar.surgery.rewrite import Kept
+from slimilar.surgery.trials import trials
 from slimilar.utils.pytree import Example
 
 _MOST_TRIALS = 200  # more than any network has operators behind which an assumption stands
 _LEVELS = 4
-_NARROW = 8
 
 
 def find_structure(
@@ -55,90 +55,17 @@ def _fault(model: nn.Module, example: Example, structure: Structure) -> Mismatch
     """Return where a smaller copy goes another way, if it does."""
     if not structure.grouping.groups:
         return None
-    for kept in _trials(structure):
+    for kept in trials(structure):
         try:
             retrace(model, example, structure, kept)
         except Mismatch as fault:
-            fault.kept = kept
             return fault
     return None
-
-
-def _trials(structure: Structure) -> list[Kept]:
-    """Return what stays in each trial.
-
-    Narrow groups may by chance lose as many as another, or as many in front of a cut as behind it. So each of them also
-    loses a single unit, of one run between cuts after the other, while all others, or half of the narrow ones, lose
-    none: any two of these are apart in some digit of their numbers.
-    """
-    first, grouping = _remove_some(structure), structure.grouping
-    narrow = [g for g, group in enumerate(grouping.groups) if group.width < _NARROW]
-    number = np.full(len(grouping.groups), FIXED)
-    number[narrow] = np.arange(len(narrow))
-    of_unit = np.repeat(number, [group.width for group in grouping.groups])
-    runs = _runs(structure)
-    most = max((len(runs.get(g, [])) for g in narrow), default=1)
-    found = [first]
-    for single in [_single(structure, turn) for turn in range(min(max(1, most), _NARROW))] if narrow else []:
-        for digit in range(max(1, (len(narrow) - 1).bit_length())):
-            for side in (0, 1):
-                trial = single | (of_unit == FIXED) | ((of_unit >> digit) & 1 != side)
-                found += [] if trial.all() else [trial]
-    return found
-
-
-def _single(structure: Structure, turn: int) -> Kept:
-    """Remove one unit of every group, from the run between cuts whose turn it is."""
-    grouping, runs = structure.grouping, _runs(structure)
-    kept = np.ones(grouping.unit_count, np.bool_)
-    random = np.random.default_rng(turn)
-    for g, (start, group) in enumerate(zip(grouping.offsets, grouping.groups, strict=True)):
-        free = start + np.array([u for u in range(group.width) if u not in group.fixed], np.int64)
-        mine = runs.get(g, [free])
-        inside = np.intersect1d(mine[turn % len(mine)], free)
-        if group.width > 2 and len(inside):
-            kept[random.choice(inside)] = False
-    return kept
 
 
 def _structure(model: nn.Module, example: Example, residual: Residual, assumptions: Assumptions) -> Structure:
     found = trace(model, example, assumptions)
     return Structure(found, find_groups(found, residual), assumptions)
-
-
-def _remove_some(structure: Structure) -> Kept:
-    """Remove some of every group that is wide enough to tell.
-
-    Of each run between two cuts at least one channel leaves, and of groups of the same width different numbers:
-    code that takes one width for another must not get away with it.
-    """
-    grouping = structure.grouping
-    kept = np.ones(grouping.unit_count, np.bool_)
-    random = np.random.default_rng(0)
-    runs = _runs(structure)
-    turns: Counter[int] = Counter()
-    for g, (start, group) in enumerate(zip(grouping.offsets, grouping.groups, strict=True)):
-        free = start + np.array([u for u in range(group.width) if u not in group.fixed], np.int64)
-        first = [
-            u for run in runs.get(g, []) for u in random.permutation(np.intersect1d(run, free))[:1].tolist()
-        ]
-        count = max(len(set(first)), 1 + (len(free) // 4 + turns[group.width]) % max(1, len(free) // 2))
-        turns[group.width] += 1
-        chosen = list(dict.fromkeys([*first, *random.permutation(free).tolist()]))
-        kept[chosen[: max(0, min(count, len(free), group.width - 2))]] = False
-    return kept
-
-
-def _runs(structure: Structure) -> dict[int, list[Atoms]]:
-    """Return the units between two cuts, by group, each set once."""
-    grouping = structure.grouping
-    found: dict[int, list[Atoms]] = {}
-    for units in {
-        u.tobytes(): u for run in structure.trace.runs for u in [np.unique(grouping.unit_of[run])]
-    }.values():
-        for g in np.unique(np.searchsorted(grouping.offsets, units[units >= 0], side="right") - 1).tolist():
-            found.setdefault(g, []).append(units)
-    return found
 
 
 def _weaken(structure: Structure, fault: Mismatch) -> Assumptions | None:
@@ -199,7 +126,7 @@ def _shrink_sizes_ahead(structure: Structure, index: int) -> Assumptions | None:
 def _fix_a_group(model: nn.Module, example: Example, structure: Structure, fault: Mismatch) -> Assumptions:
     """Keep one group whole whose width the code depends on, found by halving the groups that shrink."""
     grouping = structure.grouping
-    some = _remove_some(structure) if fault.kept is None else fault.kept
+    some = fault.kept
     shrinking = [
         g for g, group in enumerate(grouping.groups) if not some[grouping.offsets[g] :][: group.width].all()
     ]

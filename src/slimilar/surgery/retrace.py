@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from slimilar.graph import rules
-from slimilar.graph.labels import Labels, axes_of, on_axis, side_by_side
+from slimilar.graph.labels import Labels, axes_of, compact, on_axis, side_by_side
 from slimilar.graph.reasons import Reason
 from slimilar.graph.recorder import Recorder
 from slimilar.graph.records import Fact, Op
@@ -22,10 +22,9 @@ from slimilar.utils.pytree import Example
 class Mismatch(Exception):
     """The smaller model does not send its channels the way the original does."""
 
-    def __init__(self, op: int, fact: str) -> None:
+    def __init__(self, op: int, fact: str, kept: Kept) -> None:
         super().__init__(fact)
-        self.op, self.fact = op, fact
-        self.kept: Kept | None = None  # what stayed when it was seen
+        self.op, self.fact, self.kept = op, fact, kept  # the operator, what happened, and what stayed
 
 
 def retrace(model: nn.Module, example: Example, structure: Structure, kept: Kept) -> None:
@@ -38,14 +37,14 @@ def retrace(model: nn.Module, example: Example, structure: Structure, kept: Kept
     except Mismatch:
         raise
     except Exception as error:
-        raise Mismatch(len(recorder.ops), str(error)) from error
+        raise Mismatch(len(recorder.ops), str(error), kept) from error
 
 
 class Checker:
     """The second label policy: compare with the original, operator by operator; see `LabelPolicy` for the methods."""
 
     def __init__(self, structure: Structure, kept: Kept) -> None:
-        self._original = structure.trace
+        self._original, self._kept = structure.trace, kept
         self._stays = np.append(
             atoms_kept(structure.grouping, kept), True
         )  # CONSTANT = -1 finds the last entry
@@ -64,7 +63,7 @@ class Checker:
         x, y = side_by_side(a, b)
         both, together = (x >= 0) & (y >= 0), self._original.together
         if not np.array_equal(together[x[both]], together[y[both]]):
-            raise Mismatch(self._op, "other channels meet")
+            raise self._mismatch("other channels meet")
 
     def bind(self, a: Tensor, b: Tensor) -> None:
         """Do nothing: assumptions are what is being tested, by where the labels arrive."""
@@ -108,8 +107,15 @@ class Checker:
             return known
         labels = rules.apply(self, call)
         if rules.is_pointwise(call.func) and _numbers(call.bound) != _numbers(expected.arguments):
-            raise Mismatch(self._op, "a number in the code follows the width")
-        return labels
+            raise self._mismatch("a number in the code follows the width")
+        return [self._with_single(found, v) for found, v in zip(labels, expected.outputs, strict=True)]
+
+    def _with_single(self, found: Labels, value: int) -> Labels:
+        """Label an output of which one channel is left: a rule sees no axis of channels in it any more."""
+        if any(f.numel() > 1 for f in found):
+            return found
+        left = [self._left(f) for f in self._original.values[value].labels]
+        return tuple(one for f in left if f is not None and (one := compact(f)).numel() == 1)[:1] or found
 
     def settle(self, labels: Labels) -> Labels:
         """Let a part of a split that has shrunk to one channel keep its label, for where it is put beside others."""
@@ -121,16 +127,19 @@ class Checker:
         for mine, twin, found in zip(op.outputs, theirs, labels, strict=True):
             self._twins[mine] = twin
             if self._rule_applied and not self._agree(found, self._original.values[twin].labels):
-                raise Mismatch(self._op, "channels arrive elsewhere")
+                raise self._mismatch("channels arrive elsewhere")
         self._op += 1
 
     # --- the comparison ---------------------------------------------------------------------------------------
+
+    def _mismatch(self, fact: str) -> Mismatch:
+        return Mismatch(self._op, fact, self._kept)
 
     def _expected(self, call: rules.Call) -> Op:
         """Return the original's operator at this place."""
         ops = self._original.ops
         if self._op >= len(ops) or ops[self._op].name != call.name:
-            raise Mismatch(self._op, "other operators run")
+            raise self._mismatch("other operators run")
         return ops[self._op]
 
     def _known_labels(self, call: rules.Call, expected: Op) -> list[Labels] | None:
@@ -174,18 +183,22 @@ class Checker:
         return same and rules.is_depthwise(expected.name, expected.given, seen)
 
     def _agree(self, mine: Labels, theirs: Labels) -> bool:
-        mine = tuple(f for f in mine if f.numel() > 1)
-        wanted = [w for f in theirs if (w := self._left(f)) is None or w.numel() > 1]
-        return len(mine) == len(wanted) and all(
-            w is not None and (m is w or (m.shape == w.shape and bool((m == w).all())))
-            for m, w in zip(mine, wanted, strict=True)
-        )
+        wanted = [left for f in theirs if (left := self._left(f)) is not None]
+        return len(wanted) == len(theirs) and _same(mine, wanted)
 
     def _left(self, factor: Tensor) -> Tensor | None:
         """Return what is left of a factor of the original; computed once for each."""
         if id(factor) not in self._remainders:
             self._remainders[id(factor)] = factor, _without_removed(factor, self._stays)
         return self._remainders[id(factor)][1]
+
+
+def _same(mine: Sequence[Tensor], theirs: Sequence[Tensor]) -> bool:
+    """Tell whether labels are the same, apart from axes along which one channel is left."""
+    a, b = ([f for f in factors if f.numel() > 1] for factors in (mine, theirs))
+    if len(a) != len(b) or any(x.shape != y.shape for x, y in zip(a, b, strict=True)):
+        a, b = ([c for f in factors if (c := compact(f)).numel() > 1] for factors in (a, b))
+    return len(a) == len(b) and all(x is y or torch.equal(x, y) for x, y in zip(a, b, strict=True))
 
 
 def _without_removed(factor: Tensor, stays: Kept) -> Tensor | None:

@@ -11,9 +11,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn.utils.weight_norm import WeightNorm as WeightNormHook
 
 from slimilar.graph.groups import Grouping
-from slimilar.graph.records import Trace
+from slimilar.graph.records import Trace, WeightNorm
 from slimilar.surgery.channel_selection import select_from
 from slimilar.utils.modules import copy_with, named_modules, named_tensors, on_meta
 
@@ -62,6 +63,7 @@ class Surgery:
     numbers: Mapping[tuple[str, str, int | None], int]  # (module, attribute, item of a list) -> value
     selections: Mapping[str, NDArray[np.int64]]  # batch norm -> the channels of its stream that it reads
     biases: frozenset[str] = frozenset()  # convolutions and linear layers that gained a bias
+    weight_norms: tuple[WeightNorm, ...] = ()  # whose magnitude takes in what the norm of the direction loses
 
     def then(self, later: Surgery) -> Surgery:
         """Return this surgery followed by another one on its result."""
@@ -76,7 +78,10 @@ class Surgery:
             indices.pop((f"{module}.index", 0), None)
         for module in self.biases:  # nor is a bias that it gained: it is as long as the weight has filters
             indices.pop((f"{module}.bias", 0), None)
-        return Surgery(indices, {**self.numbers, **later.numbers}, selections, self.biases | later.biases)
+        norms = tuple(dict.fromkeys((*self.weight_norms, *later.weight_norms)))
+        return Surgery(
+            indices, {**self.numbers, **later.numbers}, selections, self.biases | later.biases, norms
+        )
 
 
 def surgery(trace: Trace, grouping: Grouping, kept: Kept) -> Surgery:
@@ -88,17 +93,32 @@ def surgery(trace: Trace, grouping: Grouping, kept: Kept) -> Surgery:
         for n in trace.norms
         if n.selects and not stays[n.atoms].all()
     }
-    return Surgery(kept_indices(trace, grouping, kept), numbers, selections)
+    return Surgery(kept_indices(trace, grouping, kept), numbers, selections, weight_norms=trace.weight_norms)
 
 
 def operate(model: nn.Module, surgery: Surgery) -> nn.Module:
     """Return a NEW, smaller module of the user's own class; the given one is left as it was."""
     tensors = named_tensors(model)
-    small = copy_with(
-        model, {name: take(tensors[name], axes) for name, axes in _by_tensor(surgery.indices).items()}
-    )
+    taken = {name: take(tensors[name], axes) for name, axes in _by_tensor(surgery.indices).items()}
+    for norm in surgery.weight_norms:
+        if norm.direction in taken:
+            taken[norm.magnitude] = _rescaled(norm, tensors, taken, surgery.indices)
+    small = copy_with(model, taken)
     update_sizes(small, surgery)
     return small
+
+
+def _rescaled(
+    norm: WeightNorm, tensors: Mapping[str, Tensor], taken: Mapping[str, Tensor], indices: AxisIndex
+) -> Tensor:
+    """Return the magnitude with which what is left of a normalised weight is what it was."""
+    magnitude = taken.get(norm.magnitude, tensors[norm.magnitude].detach())
+    before = torch.norm_except_dim(tensors[norm.direction].detach(), 2, norm.axis)
+    after = torch.norm_except_dim(taken[norm.direction], 2, norm.axis)
+    rows = indices.get((norm.direction, norm.axis))
+    if rows is not None:
+        before = take(before, {norm.axis: rows})
+    return magnitude * torch.where(before > 0, after / before, torch.ones_like(after))
 
 
 def _by_tensor(indices: AxisIndex) -> dict[str, dict[int, NDArray[np.int64]]]:
@@ -123,6 +143,7 @@ def update_sizes(small: nn.Module, surgery: Surgery) -> None:
     if training:
         small.eval()  # looking at a weight under spectral_norm changes it in training
     for part in parts:
+        _recompute_weights(part)
         describe(part)
     for part in training:
         vars(part)["training"] = True
@@ -142,6 +163,13 @@ def _set_number(module: nn.Module, attribute: str, item: int | None, value: int)
         return
     held = getattr(module, attribute)
     setattr(module, attribute, type(held)(value if i == item else v for i, v in enumerate(held)))
+
+
+def _recompute_weights(module: nn.Module) -> None:
+    """Compute weights again that a hook of torch's older weight_norm computes before every forward."""
+    for hook in module._forward_pre_hooks.values():
+        if isinstance(hook, WeightNormHook):
+            setattr(module, hook.name, hook.compute_weight(module))
 
 
 def describe(module: nn.Module) -> None:

@@ -104,7 +104,7 @@ def _outputs(model: nn.Module, inputs: Example, trace: Trace, masks: Masks) -> t
     run = Masked(masks)
     with torch.no_grad(), _as_traced(model, trace, masks), run.inside(recurrent(model)), run:
         found = model(*args, **kwargs)
-    return [t for t in tensors_in(found) if t.is_floating_point()], run
+    return list(tensors_in(found)), run
 
 
 _SWITCHING = Lock()  # torch has one switch for all threads: who finds it off would leave it off
@@ -130,7 +130,7 @@ def _as_traced(model: nn.Module, trace: Trace, masks: Masks) -> Iterator[None]:
 def _plain_outputs(small: nn.Module, inputs: Example) -> list[Tensor]:
     args, kwargs = arguments(inputs)
     with torch.no_grad(), _in_eval_mode(small):
-        return [t for t in tensors_in(small(*args, **kwargs)) if t.is_floating_point()]
+        return list(tensors_in(small(*args, **kwargs)))
 
 
 @contextmanager
@@ -147,14 +147,19 @@ def _in_eval_mode(model: nn.Module) -> Iterator[None]:
 
 
 def _difference(expected: list[Tensor], given: list[Tensor]) -> float:
+    if not expected:
+        raise VerificationError("the model must return tensors that can be compared, got none")
     if [t.shape for t in expected] != [t.shape for t in given]:
         return float("inf")
-    return max((_relative(a, b) for a, b in zip(expected, given, strict=True)), default=0.0)
+    return max(_relative(a, b) for a, b in zip(expected, given, strict=True))
 
 
 def _relative(expected: Tensor, given: Tensor) -> float:
+    """Return the largest difference by the largest value; of whole numbers, whether there is any difference."""
     if expected.numel() == 0:
         return 0.0
+    if not (expected.is_floating_point() or expected.is_complex()):
+        return 0.0 if torch.equal(expected, given) else float("inf")
     scale = expected.abs().max().clamp_min(torch.finfo(expected.dtype).tiny)
     return float((expected - given).abs().max() / scale)
 

@@ -2,9 +2,9 @@
 
     accelerate launch my_script.py        # or torchrun; the script itself does not change
 
-A run with a ``folder`` writes ``last.safetensors`` (all that is needed to go on), ``best.safetensors`` (the
+A run with a ``folder`` writes ``last.safetensors`` (all that is needed to continue), ``best.safetensors`` (the
 weights with the best test accuracy), ``log.jsonl`` and, where it is installed, TensorBoard's files. It may be
-killed at any moment; with ``resume=True`` it goes on and ends with the same weights.
+killed at any moment; with ``resume=True`` it continues and ends with the same weights.
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ from typing import Any
 from torch import nn
 
 from slimilar.data.images import Images
-from slimilar.data.source import Data, Source, as_source
-from slimilar.errors import InvalidInput, TrainingError
+from slimilar.data.source import Data, ImageSource, as_image_source
+from slimilar.errors import InvalidInput, Option, TrainingError
+from slimilar.train.configuration import RunConfiguration
+from slimilar.train.distributed import DistributedContext, placed
 from slimilar.train.evaluate import Score, evaluate
-from slimilar.train.job import Job
-from slimilar.train.objective import Distillation, objective
+from slimilar.train.loss import Distillation, training_loss
 from slimilar.train.recipes import RECIPES, Recipe, recipe
-from slimilar.train.run import BEST, LAST, Run
-from slimilar.train.settings import EpochRecord, Hooks, Progress, Result, Settings
-from slimilar.train.team import Team, placed
+from slimilar.train.recipes import recipe as recipe_named
+from slimilar.train.run import BEST, LAST, TrainingRun
+from slimilar.train.settings import EpochRecord, Hooks, Progress, TrainingResult, TrainingSettings
 
 __all__ = [
     "BEST",
@@ -37,14 +38,14 @@ __all__ = [
     "Hooks",
     "Progress",
     "Recipe",
-    "Result",
     "Score",
-    "Settings",
+    "TrainingResult",
+    "TrainingSettings",
     "evaluate",
     "finetune",
-    "objective",
     "recipe",
     "train",
+    "training_loss",
 ]
 
 
@@ -58,13 +59,13 @@ def train(
     resume: bool = False,
     teacher: nn.Module | None = None,
     hooks: Hooks = Hooks(),  # noqa: B008 (frozen)
-    settings: Settings = Settings(),  # noqa: B008 (frozen)
+    settings: TrainingSettings = TrainingSettings(),  # noqa: B008 (frozen)
     progress: Callable[[Progress], None] | None = None,
-) -> Result:
-    """Return a trained copy of ``model``, and the course of its training; ``model`` itself is not touched.
+) -> TrainingResult:
+    """Return a trained copy of ``model`` and the history of its training; ``model`` itself does not change.
 
     ``recipe`` is a name out of ``RECIPES`` or a ``Recipe``. With a ``teacher``, usually the network before
-    pruning, its scores are learnt beside the labels.
+    pruning, its scores are learnt in addition to the labels.
 
     >>> import torch
     >>> from slimilar.data import Images
@@ -74,19 +75,17 @@ def train(
     >>> len(train(VGG(width=0.125), images, short).history)
     1
     """
-    if isinstance(recipe, str):
-        recipe = _named(recipe)
+    chosen = recipe_named(recipe) if isinstance(recipe, str) else recipe
     place = None if folder is None else Path(folder).expanduser()
-    teacher = None if teacher is None else copy.deepcopy(teacher).eval().requires_grad_(False)
-    tested = None if test is None else as_source(test)
-    team = Team.join()
-    if teacher is not None:
-        teacher = placed(teacher, team.device)
-    job = Job(_near(as_source(data), team), recipe, tested, teacher, hooks, settings, place, progress)
-    run = Run(copy.deepcopy(model), job, team)
+    context = DistributedContext.join()
+    configuration = RunConfiguration(
+        _on_device(as_image_source(data), context), chosen, None if test is None else as_image_source(test),
+        None if teacher is None else _frozen(teacher, context), hooks, settings, place, progress,
+    )  # fmt: skip
+    run = TrainingRun(copy.deepcopy(model), configuration, context)
     _resume(run, place, resume)
-    run.to_the_end()
-    return Result(_like(run.result(), model), tuple(run.history))
+    run.complete()
+    return TrainingResult(_like(run.state.result(), model), tuple(run.state.history))
 
 
 def finetune(
@@ -96,38 +95,45 @@ def finetune(
     *,
     test: Data | None = None,
     **options: Any,
-) -> Result:
-    """Train a pruned network on; as ``train``, and the result says how good it was at the start."""
+) -> TrainingResult:
+    """Fine-tune a pruned network: as ``train``, and the result also holds the accuracy before it."""
     start = None if test is None else evaluate(model, test).accuracy
     result = train(model, data, recipe, test=test, **options)
     return dataclasses.replace(result, start_accuracy=start)
 
 
-def _named(name: str) -> Recipe:
-    return recipe(name)
+def _on_device(data: ImageSource, context: DistributedContext) -> ImageSource:
+    """Move images that are held in memory to the device, where making a batch costs next to nothing."""
+    return data.to(context.device) if isinstance(data, Images) else data
 
 
-def _near(data: Source, team: Team) -> Source:
-    """Return images held in memory in that of the device, where a batch costs next to nothing."""
-    return data.to(team.device) if isinstance(data, Images) else data
+def _frozen(teacher: nn.Module, context: DistributedContext) -> nn.Module:
+    return placed(copy.deepcopy(teacher).eval().requires_grad_(False), context.device)
 
 
 def _like(trained: nn.Module, model: nn.Module) -> nn.Module:
-    """Put the trained network into evaluation mode; what was frozen before is frozen again, and nothing else."""
+    """Put the trained network into evaluation mode and freeze what was frozen before."""
     for mine, theirs in zip(trained.parameters(), model.parameters(), strict=True):
         mine.requires_grad_(theirs.requires_grad)
     return trained.eval()
 
 
-def _resume(run: Run, folder: Path | None, wanted: bool) -> None:
+def _resume(run: TrainingRun, folder: Path | None, wanted: bool) -> None:
     if folder is None:
         if wanted:
-            raise InvalidInput("resume=True needs folder=, the folder of the run to go on with")
+            raise InvalidInput(
+                Option("resume", True),
+                " needs ",
+                Option("folder"),
+                ", the folder of the run to continue, got none",
+            )
         return
     last = folder / LAST
     if last.exists() and not wanted:
         raise TrainingError(
-            f"{folder} already holds a run; pass resume=True to go on, or choose another folder"
+            f"{folder} already holds a run; pass ",
+            Option("resume", True),
+            " to continue it, or choose another folder",
         )
     if last.exists():
-        run.load(last)
+        run.state.load(last)

@@ -1,36 +1,42 @@
-"""A moving average of the weights, which often does better than the weights themselves."""
+"""An exponential moving average of the weights, which often scores better than the weights themselves."""
 
 from __future__ import annotations
 
-import copy
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.swa_utils import AveragedModel
 
 
-class Average:
-    r"""$\bar w \leftarrow d\,\bar w + (1 - d)\,w$ after every step, for weights and for the statistics of batch norms.
+def moving_average(model: nn.Module, decay: float) -> AveragedModel:
+    r"""Return a model that averages: $\bar w \leftarrow d\,\bar w + (1 - d)\,w$ at every `update_parameters(model)`.
 
-    Early on, the decay is $\min(d, (1 + n) / (10 + n))$ at step n: the random start is soon forgotten.
+    Early on, the decay is $\min(d, n / (9 + n))$ for the n-th update, so that the random start is soon forgotten.
+    The statistics of batch norms are averaged too: those of the latest weights would not fit the averaged ones.
     """
 
-    def __init__(self, model: nn.Module, decay: float) -> None:
-        self.model = copy.deepcopy(model).eval().requires_grad_(False)
-        self.decay, self.steps = decay, 0
-
     @torch.no_grad()
-    def update(self, model: nn.Module) -> None:
-        decay = min(self.decay, (1 + self.steps) / (10 + self.steps))
-        torch._foreach_lerp_(list(self.model.parameters()), list(model.parameters()), 1 - decay)
-        for mine, theirs in zip(self.model.buffers(), model.buffers(), strict=True):
-            # Statistics are averaged as well: those of the latest weights would not fit the averaged ones.
-            _ = mine.lerp_(theirs, 1 - decay) if mine.is_floating_point() else mine.copy_(theirs)
-        self.steps += 1
+    def update(averaged: Any, current: Any, count: Tensor | int) -> None:
+        early = int(count) / (9 + int(count))
+        if averaged[0].is_floating_point():
+            torch._foreach_lerp_(averaged, current, 1 - min(decay, early))
+        else:
+            torch._foreach_copy_(averaged, current)
 
-    def state(self) -> dict[str, Tensor]:
-        return {**self.model.state_dict(), "steps": torch.tensor(self.steps)}
+    average = AveragedModel(model, multi_avg_fn=update, use_buffers=True)
+    average.module.eval().requires_grad_(False)
+    average.n_averaged.fill_(1)  # the start counts; from 0 on, the first update would only copy
+    return average
 
-    def load(self, state: dict[str, Tensor]) -> None:
-        state = dict(state)
-        self.steps = int(state.pop("steps"))
-        self.model.load_state_dict(state)
+
+def average_tensors(average: AveragedModel) -> dict[str, Tensor]:
+    """Return what a checkpoint holds of an average: its weights, and the number of updates."""
+    return {**average.module.state_dict(), "steps": average.n_averaged - 1}
+
+
+def load_average(average: AveragedModel, tensors: dict[str, Tensor]) -> None:
+    """Restore what `average_tensors` returned."""
+    weights = {name: tensor for name, tensor in tensors.items() if name != "steps"}
+    average.module.load_state_dict(weights)
+    average.n_averaged.copy_(tensors["steps"] + 1)

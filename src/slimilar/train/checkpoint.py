@@ -1,10 +1,8 @@
-"""Files that are always whole: the new one takes the old one's place in a single step."""
+"""Checkpoints of a training run: tensors and JSON in one safetensors file, written atomically."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -14,44 +12,24 @@ from safetensors.torch import save as to_bytes
 from torch import Tensor
 
 from slimilar.errors import TrainingError
+from slimilar.utils.atomic import write_bytes
 
 
-def write_whole(path: Path, content: bytes) -> None:
-    """Write a file; after a crash at any moment either the old or the new content is there, whole."""
-    # Always the same name: the next write takes over what a killed one left, and no leftovers pile up.
-    unfinished = path.with_name(f".{path.name}.unfinished")
+def write_file(path: Path, content: bytes) -> None:
+    """Write a file of a run; after a crash at any moment it holds either its old or its new content."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with open(unfinished, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())  # the content must be on the disk before the name points to it
-        os.replace(unfinished, path)
-        _sync_folder(path.parent)
+        write_bytes(path, content, single_writer=True)
     except OSError as error:
         reason = error.strerror or str(error)
         raise TrainingError(
             f"{path} could not be written ({reason}); the file as it was before is intact, "
             "so free some space or choose another folder, then resume"
         ) from error
-    finally:  # also where Ctrl-C came in between
-        with contextlib.suppress(OSError):
-            unfinished.unlink(missing_ok=True)
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name != "posix":  # elsewhere a folder cannot be opened, and the rename is durable by itself
-        return
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 def save_checkpoint(path: Path, tensors: dict[str, Tensor], info: dict[str, Any]) -> None:
     """Write tensors and a JSON-able ``info`` into one safetensors file."""
-    plain = _apart({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
+    plain = _separated({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
     broken = [
         name for name, tensor in plain.items() if tensor.is_floating_point() and not tensor.isfinite().all()
     ]
@@ -60,18 +38,18 @@ def save_checkpoint(path: Path, tensors: dict[str, Tensor], info: dict[str, Any]
             f"weights must be finite, but {broken[0]} is not; the checkpoint as it was before is intact, "
             "so lower the learning rate and start from there"
         )
-    write_whole(path, to_bytes(plain, {"info": json.dumps(info)}))
+    write_file(path, to_bytes(plain, {"info": json.dumps(info)}))
 
 
-def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Copy tensors that share memory with another, as tied weights do; safetensors wants each on its own."""
+def _separated(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Copy tensors that share memory with another, as tied weights do; safetensors refuses shared memory."""
     seen: set[int] = set()
-    apart = {}
+    separated = {}
     for name, tensor in tensors.items():
         place = tensor.untyped_storage().data_ptr()
-        apart[name] = tensor.clone() if place in seen else tensor
+        separated[name] = tensor.clone() if place in seen else tensor
         seen.add(place)
-    return apart
+    return separated
 
 
 def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -98,7 +76,7 @@ def under(prefix: str, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def optimiser_tensors(optimiser: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """Return the momentum buffers by the number of their parameter."""
+    """Return the momentum buffers by the index of their parameter."""
     state = optimiser.state_dict()["state"]
     return {
         str(number): entry["momentum_buffer"]

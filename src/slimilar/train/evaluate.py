@@ -1,4 +1,4 @@
-"""How good a network is."""
+"""Accuracy and loss of a classifier."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from slimilar.data.source import Data, Source, as_source
+from slimilar.data.source import Data, ImageSource, as_image_source
 from slimilar.errors import DataError
-from slimilar.train.batches import Sweep, batches
-from slimilar.train.team import Team
+from slimilar.train.batches import EvaluationPass, batches
+from slimilar.train.distributed import DistributedContext
 
 
 @dataclass(frozen=True)
@@ -25,31 +25,31 @@ class Score:
 
 
 def evaluate(model: nn.Module, data: Data, batch_size: int = 250) -> Score:
-    """Score a classifier on a dataset, without augmentation; the model is left as it was, where it was.
+    """Score a classifier on a dataset, without augmentation; the model keeps its mode and its device.
 
-    Under a launcher every process takes its share, and all of them get the score of the whole.
+    Under a launcher every process takes its share, and all of them return the score of the whole dataset.
     """
-    source = as_source(data)
+    source = as_image_source(data)
     if len(source) == 0:
         raise DataError("there must be at least one image to evaluate on, got none; check the path")
     modes = {module: module.training for module in model.modules()}
     model.eval()
     try:
-        return _score(model, source, batch_size, Team.join())
+        return _score(model, source, batch_size, DistributedContext.join())
     finally:
         for module, training in modes.items():
             module.training = training
 
 
 @torch.inference_mode()
-def _score(model: nn.Module, data: Source, batch_size: int, team: Team) -> Score:
-    device = next((p.device for p in model.parameters()), team.device)
-    sums = torch.zeros(3, dtype=team.wide, device=device)
-    for images, labels, _ in batches(Sweep(data, batch_size, team.rank, team.world)):
+def _score(model: nn.Module, data: ImageSource, batch_size: int, context: DistributedContext) -> Score:
+    device = next((p.device for p in model.parameters()), context.device)
+    sums = torch.zeros(3, dtype=context.sum_dtype, device=device)
+    for images, labels, _ in batches(EvaluationPass(data, batch_size, context.rank, context.world_size)):
         if len(labels):
             sums += _sums(model(images.to(device)), labels.to(device))
-    right, near, loss = (value / len(data) for value in team.sum(*sums))
-    return Score(right, near, loss, len(data))
+    top1, top5, loss = (value / len(data) for value in context.sum(*sums))
+    return Score(top1, top5, loss, len(data))
 
 
 def _sums(scores: Tensor, labels: Tensor) -> Tensor:

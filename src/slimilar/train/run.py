@@ -1,247 +1,173 @@
-"""One training run: its state, its steps, its checkpoints."""
+"""The training loop: steps, epochs, and what is reported and saved on the way."""
 
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from slimilar.errors import DataError, InvalidInput, TrainingError
-from slimilar.train.average import Average
+from slimilar.errors import DataError, InvalidInput
 from slimilar.train.batches import Batch, Epoch, batches, mixed_seed
-from slimilar.train.checkpoint import (
-    load_checkpoint,
-    load_optimiser,
-    optimiser_tensors,
-    prefixed,
-    save_checkpoint,
-    under,
-)
+from slimilar.train.checkpoint import save_checkpoint
+from slimilar.train.configuration import RunConfiguration
+from slimilar.train.distributed import DistributedContext, placed
 from slimilar.train.evaluate import evaluate
-from slimilar.train.job import Job, check_terms, terms
-from slimilar.train.log import Log
-from slimilar.train.meter import Meter
-from slimilar.train.norms import set_training
-from slimilar.train.objective import objective
+from slimilar.train.loss import training_loss
 from slimilar.train.settings import EpochRecord, Progress
-from slimilar.train.team import Team, placed, shared_batch_norm
+from slimilar.train.state import TrainingState
+from slimilar.train.synchronized_batch_norm import synchronized_batch_norm
+from slimilar.train.training_log import TrainingLog
+from slimilar.train.training_mode import set_training
 
 LAST, BEST = "last.safetensors", "best.safetensors"
 
 
-class Run:
-    """A network in training. All that the next step depends on is in ``_tensors()`` and ``_info()``."""
+class TrainingRun:
+    """A run of a configuration in this process, from its state to the last epoch."""
 
-    def __init__(self, model: nn.Module, job: Job, team: Team) -> None:
-        self.job, self.team, self.recipe = job, team, job.recipe
-        self.model = placed(model, team.device)
-        self.wrapped = team.wrap(self.model)
-        self.optimiser = torch.optim.SGD(
-            self.model.parameters(),
-            lr=self.recipe.lr,
-            momentum=self.recipe.momentum,
-            weight_decay=self.recipe.weight_decay,
-            nesterov=True,
-        )
-        self.average = Average(self.model, self.recipe.ema) if self.recipe.ema else None
-        self.dtype = job.settings.autocast_dtype(team.device)
-        self.scaler = torch.amp.GradScaler(team.device.type, enabled=self.dtype is torch.float16)
-        self.epoch, self.step = 0, 0
-        self.meter = Meter(team)
-        self.history: list[EpochRecord] = []
-        self.log: Log | None = None
+    def __init__(
+        self, model: nn.Module, configuration: RunConfiguration, context: DistributedContext
+    ) -> None:
+        self.configuration, self.context, self.recipe = configuration, context, configuration.recipe
+        self.settings, self.hooks = configuration.settings, configuration.hooks
+        self.state = TrainingState(model, configuration, context)
+        self.wrapped = context.wrap(self.state.model)
+        self.folder = configuration.folder if context.is_first else None  # None: this process writes nothing
+        self.log: TrainingLog | None = None
 
-    # -- the loop ------------------------------------------------------------------------------------------
-
-    def to_the_end(self) -> None:
-        if self.team.first and self.job.folder is not None:
-            steps = len(self._batches())
-            position = (self.epoch, self.epoch * steps + self.step)
-            self.log = Log(self.job.folder, position, self.job.settings.tensorboard)
-        devices = [self.team.device] if self.team.device.type == "cuda" else []
+    def complete(self) -> None:
+        """Train to the end of the last epoch."""
+        state, device = self.state, self.context.device
+        if self.folder is not None:
+            position = (state.epoch, state.epoch * len(self._epoch()) + state.step)
+            self.log = TrainingLog(self.folder, position, self.settings.tensorboard)
+        world_size, synchronized = self.context.world_size, self.settings.sync_batch_norm
         try:
             with (
-                torch.random.fork_rng(devices),
-                shared_batch_norm(self.model, self.team, self.job.settings.shared_batch_norm),
+                torch.random.fork_rng([device] if device.type == "cuda" else []),
+                synchronized_batch_norm(state.model, world_size, synchronized),
             ):
-                while self.epoch < self.recipe.epochs:
+                while state.epoch < self.recipe.epochs:
                     self._one_epoch()
         finally:
             if self.log is not None:
                 self.log.close()
-        self.team.wait()
+        self.context.barrier()
 
-    def _batches(self) -> Epoch:
-        return Epoch(
-            self.job.data,
-            self.recipe.batch_size,
-            self.job.settings.seed,
-            self.epoch,
-            self.team.rank,
-            self.team.world,
-        )
+    def _epoch(self) -> Epoch:
+        data, size, seed = self.configuration.data, self.recipe.batch_size, self.settings.seed
+        return Epoch(data, size, seed, self.state.epoch, self.context.rank, self.context.world_size)
 
     def _one_epoch(self) -> None:
-        epoch, settings = self._batches(), self.job.settings
+        epoch, state, settings = self._epoch(), self.state, self.settings
         set_training(self.wrapped, self.recipe.freeze_statistics)
-        self.meter.start_clock()
-        for batch in batches(epoch, self.step):
+        state.sums.start_clock()
+        for batch in batches(epoch, state.step):
             lr = self._one_step(batch, len(epoch))
-            if self.step % settings.log_every == 0 and self.step < len(epoch):
-                self._tell(len(epoch), lr)
-            if settings.save_every and self.step % settings.save_every == 0 and self.step < len(epoch):
-                self._save()
+            if state.step < len(epoch):
+                if state.step % settings.log_every == 0:
+                    self._report(len(epoch), lr)
+                if settings.save_every and state.step % settings.save_every == 0:
+                    self._save()
         self._end_epoch(len(epoch), lr)
 
     def _one_step(self, batch: Batch, steps: int) -> float:
-        # Seeded anew at each step, so that dropout needs no saved state; the 1 keeps it apart from augmentation,
+        state = self.state
+        # Seeded at each step, so that dropout needs no saved state. The 1 separates it from the augmentation,
         # because a seed does not change by zeros at its end.
-        torch.manual_seed(mixed_seed(self.job.settings.seed, self.epoch, self.step, 1 + self.team.rank))
-        lr = self.recipe.learning_rate(self.epoch + self.step / steps)
-        for group in self.optimiser.param_groups:
+        torch.manual_seed(mixed_seed(self.settings.seed, state.epoch, state.step, 1 + self.context.rank))
+        lr = self.recipe.learning_rate(state.epoch + state.step / steps)
+        for group in state.optimiser.param_groups:
             group["lr"] = lr
-        self.optimiser.zero_grad()
-        self.scaler.scale(self._loss(batch)).backward()
+        state.optimiser.zero_grad()
+        state.scaler.scale(self._loss(batch)).backward()
         if self.recipe.clip is not None:
-            self.scaler.unscale_(self.optimiser)
-            nn.utils.clip_grad_norm_(self.model.parameters(), self.recipe.clip)
-        self.scaler.step(self.optimiser)
-        self.scaler.update()
-        if self.job.hooks.after_step is not None:
+            state.scaler.unscale_(state.optimiser)
+            nn.utils.clip_grad_norm_(state.model.parameters(), self.recipe.clip)
+        state.scaler.step(state.optimiser)
+        state.scaler.update()
+        if self.hooks.after_step is not None:
             with torch.no_grad():
-                self.job.hooks.after_step(self.model, lr)
-        if self.average is not None:
-            self.average.update(self.model)
-        self.step += 1
+                self.hooks.after_step(state.model, lr)
+        if state.average is not None:
+            state.average.update_parameters(state.model)
+        state.step += 1
         return lr
 
     def _loss(self, batch: Batch) -> Tensor:
-        device = self.team.device
+        state, device = self.state, self.context.device
         images = placed(batch.images, device)
         labels = batch.labels.to(device, non_blocking=True)
-        with torch.autocast(device.type, self.dtype, enabled=self.dtype is not None):
+        with torch.autocast(device.type, state.dtype, enabled=state.dtype is not None):
             scores = self.wrapped(images)
-            taught = self._teach(images)
-        if self.step == 0:
-            self._check(scores)
-        smoothing, distillation = self.recipe.label_smoothing, self.job.settings.distillation
-        loss = objective(scores.float(), labels, smoothing, taught, distillation)
-        self.meter.add(loss.detach(), scores, labels, batch.total)
-        # Averaging over processes, as the wrapper does, then gives the mean over the whole batch.
-        loss = loss * (len(labels) * self.team.world / batch.total)
-        if self.job.hooks.regulariser is not None:
-            loss = loss + self.job.hooks.regulariser(self.model)
+            teacher_scores = self._teacher_scores(images)
+        if state.step == 0:
+            _check_scores(scores, getattr(self.configuration.data, "labels", None))
+        smoothing, distillation = self.recipe.label_smoothing, self.settings.distillation
+        loss = training_loss(scores.float(), labels, smoothing, teacher_scores, distillation)
+        state.sums.add(loss.detach(), scores, labels, batch.total)
+        # The wrapper averages over processes; with this factor that is the mean over the whole batch.
+        loss = loss * (len(labels) * self.context.world_size / batch.total)
+        if self.hooks.regulariser is not None:
+            loss = loss + self.hooks.regulariser(state.model)
         return loss
 
-    def _check(self, scores: Tensor) -> None:
-        """See to it that there is a score for every label; a device would only report an assertion."""
-        if scores.ndim != 2:
-            shape = tuple(scores.shape)
-            raise InvalidInput(
-                f"the network must return scores (images, classes), got shape {shape}; wrap it"
-            )
-        labels, classes = getattr(self.job.data, "labels", None), scores.shape[1]
-        if labels is not None and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
-            got = f"{int(labels.min())} to {int(labels.max())}"
-            raise DataError(
-                f"labels must be 0 to {classes - 1} for {classes} scores, got {got}; is it the right data?"
-            )
-
     @torch.no_grad()
-    def _teach(self, images: Tensor) -> Tensor | None:
-        if self.job.teacher is None:
+    def _teacher_scores(self, images: Tensor) -> Tensor | None:
+        if self.configuration.teacher is None:
             return None
-        scores: Tensor = self.job.teacher(images)
+        scores: Tensor = self.configuration.teacher(images)
         return scores.float()
 
-    # -- what is told and kept -----------------------------------------------------------------------------
-
-    @property
-    def _where(self) -> str:
-        return f"epoch {self.epoch + 1}, by step {self.step}"
-
-    def _tell(self, steps: int, lr: float, **extra: float | None) -> None:
-        loss, accuracy = self.meter.means(self._where)
-        if not self.team.first:
+    def _report(self, steps: int, lr: float, **test: float | None) -> None:
+        """Write to the log and call the caller's progress function; all processes must take part in the sums."""
+        state = self.state
+        loss, accuracy = state.sums.means(state.position)
+        if not self.context.is_first:
             return
         if self.log is not None:
-            at = {"epoch": self.epoch, "step": self.epoch * steps + self.step}
-            told = {name: value for name, value in extra.items() if value is not None}
-            self.log.write({**at, "loss": loss, "accuracy": accuracy, "lr": lr, **told})
-        if self.job.progress is not None:
+            at = {"epoch": state.epoch, "step": state.epoch * steps + state.step}
+            known = {name: value for name, value in test.items() if value is not None}
+            self.log.write({**at, "loss": loss, "accuracy": accuracy, "lr": lr, **known})
+        if self.configuration.progress is not None:
             event = Progress(
-                self.epoch + 1, self.recipe.epochs, self.step, steps, loss, accuracy, lr, self.meter.rate(),
-                extra.get("test_accuracy"),
+                state.epoch + 1, self.recipe.epochs, state.step, steps, loss, accuracy, lr,
+                state.sums.images_per_second(), test.get("test_accuracy"),
             )  # fmt: skip
-            self.job.progress(event)
+            self.configuration.progress(event)
 
     def _end_epoch(self, steps: int, lr: float) -> None:
-        if self.job.hooks.on_epoch_end is not None:
+        state, data = self.state, self.configuration.test
+        if self.hooks.on_epoch_end is not None:
             with torch.no_grad():
-                self.job.hooks.on_epoch_end(self.model, self.epoch + 1)
-        loss, accuracy = self.meter.means(self._where)
-        score = None if self.job.test is None else evaluate(self.result(), self.job.test)
+                self.hooks.on_epoch_end(state.model, state.epoch + 1)
+        loss, accuracy = state.sums.means(state.position)
+        score = None if data is None else evaluate(state.result(), data)
         test = (score.accuracy, score.loss) if score else (None, None)
-        record = EpochRecord(self.epoch + 1, loss, accuracy, lr, *test)
-        self._tell(steps, lr, test_accuracy=test[0], test_loss=test[1])
-        best = max((r.test_accuracy for r in self.history if r.test_accuracy is not None), default=-1.0)
-        self.history.append(record)
-        self.epoch, self.step = self.epoch + 1, 0
-        self.meter.sums.zero_()
-        if record.test_accuracy is not None and record.test_accuracy > best:
-            self._save_best(record)
+        record = EpochRecord(state.epoch + 1, loss, accuracy, lr, *test)
+        self._report(steps, lr, test_accuracy=test[0], test_loss=test[1])
+        is_best = test[0] is not None and test[0] > state.best_accuracy
+        state.end_epoch(record)
+        if is_best and self.folder is not None:
+            save_checkpoint(self.folder / BEST, state.result().state_dict(), dataclasses.asdict(record))
         self._save()
 
-    def result(self) -> nn.Module:
-        """Return the network to use: the averaged one where there is one."""
-        return self.model if self.average is None else self.average.model
-
-    def _save_best(self, record: EpochRecord) -> None:
-        if self.team.first and self.job.folder is not None:
-            state = self.result().state_dict()
-            save_checkpoint(self.job.folder / BEST, state, dataclasses.asdict(record))
-
     def _save(self) -> None:
-        totals = self.meter.totals(
-            self._where
-        )  # of all processes; and a loss that is not finite must not reach the disk
-        if self.team.first and self.job.folder is not None:
-            save_checkpoint(self.job.folder / LAST, self._tensors(totals), self._info())
+        # Summed by all processes. A loss that is not finite raises here, before it reaches the disk.
+        totals = self.state.sums.totals(self.state.position)
+        if self.folder is not None:
+            self.state.save(self.folder / LAST, totals)
 
-    def _tensors(self, totals: list[float]) -> dict[str, Tensor]:
-        tensors = prefixed("model", self.model.state_dict())
-        tensors |= prefixed("momentum", optimiser_tensors(self.optimiser))
-        if self.average is not None:
-            tensors |= prefixed("average", self.average.state())
-        return {**tensors, "sums": torch.tensor(totals, dtype=torch.float64)}
 
-    def _info(self) -> dict[str, Any]:
-        return {
-            "epoch": self.epoch,
-            "step": self.step,
-            "history": [dataclasses.asdict(record) for record in self.history],
-            "scaler": self.scaler.state_dict(),
-            "terms": terms(self.job),
-        }
-
-    def load(self, path: Path) -> None:
-        """Go back to where a checkpoint was written."""
-        tensors, info = load_checkpoint(path)
-        check_terms(path, info["terms"], terms(self.job))
-        try:
-            self.model.load_state_dict(under("model", tensors))
-        except RuntimeError as error:
-            raise TrainingError(
-                f"{path} must be of the same network, but its weights do not fit; "
-                "pass the network that the run was started with, or start anew in another folder"
-            ) from error
-        load_optimiser(self.optimiser, under("momentum", tensors))
-        if self.average is not None:
-            self.average.load(under("average", tensors))
-        self.scaler.load_state_dict(info["scaler"])
-        self.epoch, self.step = info["epoch"], info["step"]
-        self.history = [EpochRecord(**record) for record in info["history"]]
-        self.meter.load(tensors["sums"])
+def _check_scores(scores: Tensor, labels: Tensor | None) -> None:
+    """Check that there is a score for every label; a device would only report an assertion."""
+    if scores.ndim != 2:
+        shape = tuple(scores.shape)
+        raise InvalidInput(f"the network must return scores (images, classes), got shape {shape}; wrap it")
+    classes = scores.shape[1]
+    if labels is not None and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
+        got = f"{int(labels.min())} to {int(labels.max())}"
+        raise DataError(
+            f"labels must be 0 to {classes - 1} for {classes} scores, got {got}; is it the right data?"
+        )

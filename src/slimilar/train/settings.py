@@ -1,4 +1,4 @@
-"""What a run can be told beyond its recipe, and what it tells."""
+"""Hooks and settings of a run beside its recipe, and what it reports."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from slimilar.errors import InvalidInput
-from slimilar.train.objective import Distillation
+from slimilar.train.loss import Distillation
 
 Precision = Literal["auto", "float32", "float16", "bfloat16"]
 
 
 @dataclass(frozen=True)
 class Hooks:
-    """Where a method with a training phase of its own takes part. Each gets the plain model, not a wrapper.
+    """How a method with a training phase of its own takes part. Each hook gets the plain model, not a wrapper.
 
     ``regulariser(model)`` returns a term that is added to the loss of every step. ``after_step(model, lr)``
     may change weights in place, as a proximal step does. ``on_epoch_end(model, epoch)`` comes after the last
@@ -33,17 +33,18 @@ class Hooks:
 
 
 @dataclass(frozen=True)
-class Settings:
-    """How to run a recipe; none of it changes what is learnt, but for ``seed`` and the rounding of numbers.
+class TrainingSettings:
+    """How to run a recipe. Of these, only ``seed`` and the rounding of numbers change what is learnt.
 
     ``precision="auto"`` is mixed precision on a CUDA device, and float32 everywhere else: some CPUs announce
-    bfloat16 and then stop at an illegal instruction. ``save_every`` writes a checkpoint each so many steps,
-    beside the one after every epoch. ``tensorboard=None`` means: where it is installed.
+    bfloat16 and then stop at an illegal instruction. ``sync_batch_norm`` computes batch statistics over all
+    processes. ``save_every`` writes a checkpoint every so many steps, in addition to the one after every epoch.
+    ``tensorboard=None`` means: where it is installed.
     """
 
     seed: int = 0
     precision: Precision = "auto"
-    shared_batch_norm: bool = True
+    sync_batch_norm: bool = True
     save_every: int | None = None
     log_every: int = 50
     tensorboard: bool | None = None
@@ -70,7 +71,7 @@ class Settings:
 
 @dataclass(frozen=True)
 class Progress:
-    """Told while training: every ``log_every`` steps, and, with ``test_accuracy``, after every epoch."""
+    """Reported while training: every ``log_every`` steps, and, with ``test_accuracy``, after every epoch."""
 
     epoch: int
     epochs: int
@@ -85,7 +86,7 @@ class Progress:
 
 @dataclass(frozen=True)
 class EpochRecord:
-    """One epoch in numbers; ``loss`` and ``accuracy`` are those on the augmented training images."""
+    """The numbers of one epoch; ``loss`` and ``accuracy`` are those on the augmented training images."""
 
     epoch: int
     loss: float
@@ -96,7 +97,7 @@ class EpochRecord:
 
 
 @dataclass(frozen=True, eq=False)
-class Result:
+class TrainingResult:
     """The trained network (a new one, in evaluation mode) and how it came about.
 
     ``model`` has the weights of the last epoch, averaged where the recipe says so: the best ones would be

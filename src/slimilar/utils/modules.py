@@ -177,6 +177,9 @@ def _copied_value(value: Any, memo: dict[int, Any]) -> Any:
         for key, x in value.items():
             made[key] = x if type(x) in _ATOMIC else _copied_value(x, memo)
         return made
+    if isinstance(value, Tensor) and not value.is_leaf:  # computed from others, which copy.deepcopy refuses
+        memo[id(value)] = value.detach().clone()
+        return memo[id(value)]
     return _copied(value, memo) if isinstance(value, nn.Module) else copy.deepcopy(value, memo)
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from enum import Enum
+from types import BuiltinFunctionType, FunctionType, MethodType
+from typing import Any, cast
 
-from torch import Tensor, nn
+from torch import Tensor, device, dtype, layout, memory_format, nn
 
 from slimilar.errors import InvalidInput
 
@@ -40,18 +43,52 @@ def map_tensors(function: Callable[[Tensor], Any], tree: Any) -> Any:
 
 
 def tensors_in(tree: Any) -> Iterator[Tensor]:
-    """Yield every tensor in nested lists, tuples, dicts and dataclass-like outputs."""
+    """Yield every tensor in nested lists, tuples, dicts and objects."""
     if isinstance(tree, Tensor):
         yield tree
-    elif isinstance(tree, tuple | list | set):
-        for x in tree:
-            yield from tensors_in(x)
-    elif isinstance(tree, Mapping):
-        for x in tree.values():
-            yield from tensors_in(x)
-    elif hasattr(tree, "__dict__") and not isinstance(tree, nn.Module | type):
-        for x in vars(tree).values():
-            yield from tensors_in(x)
+    for part in _parts(tree):
+        yield from tensors_in(part)
+
+
+def foreign_in(tree: Any) -> Iterator[Any]:
+    """Yield what may hold numbers of a model's output, but no tensor: arrays, generators, objects that are closed."""
+    if isinstance(tree, _LEAVES):
+        return
+    if isinstance(tree, Iterator) or not (_is_container(tree) or hasattr(tree, "__dict__") or _slots(tree)):
+        yield tree
+    for part in _parts(tree):
+        yield from foreign_in(part)
+
+
+_LEAVES = (
+    Tensor, type(None), bool, int, float, complex, str, bytes, type, Enum, nn.Module, dtype, device, layout,
+    memory_format, FunctionType, MethodType, BuiltinFunctionType,
+)  # fmt: skip
+
+
+def _is_container(tree: Any) -> bool:
+    return isinstance(tree, tuple | list | set | frozenset | deque | Mapping)
+
+
+def _parts(tree: Any) -> Iterable[Any]:
+    """Return the parts of a container, or the attributes of an object."""
+    if isinstance(tree, Mapping):
+        return tree.values()
+    if _is_container(tree):
+        return cast(Iterable[Any], tree)
+    return () if isinstance(tree, _LEAVES) else _attributes(tree)
+
+
+def _attributes(tree: Any) -> list[Any]:
+    """Return the attributes of an object, those in slots too."""
+    held = [getattr(tree, name) for name in _slots(tree) if hasattr(tree, name)]
+    return [*vars(tree).values(), *held] if hasattr(tree, "__dict__") else held
+
+
+def _slots(tree: Any) -> list[str]:
+    found = [vars(kind).get("__slots__", ()) for kind in type(tree).__mro__]
+    names = [name for slots in found for name in ((slots,) if isinstance(slots, str) else slots)]
+    return [name for name in names if name not in ("__dict__", "__weakref__")]
 
 
 def operands(arguments: Iterable[Any]) -> list[Tensor]:

@@ -19,7 +19,7 @@ from helpers.small_networks import NETWORKS, trained
 from slimilar import analyze
 from slimilar.planning.cost import CostModel
 from slimilar.report import Point, write_report
-from slimilar.similarity.removal_order import NOBODY, RemovalOrder
+from slimilar.similarity.removal_order import NO_REPRESENTATIVE, RemovalOrder
 
 ASK = """states => states.map(({threshold, roundTo, own}) => {
     const names = slimilar.network.groups.map(group => group.name);
@@ -177,7 +177,7 @@ def test_large_networks_are_small_files_and_answer_at_once(browser, tmp_path, mo
 
 def test_an_order_in_which_nobody_stands_in(browser, plan, network, tmp_path):
     orders = tuple(
-        RemovalOrder(order.removed, order.heights, np.full_like(order.stand_in, NOBODY))
+        RemovalOrder(order.removed, order.heights, np.full_like(order.representative, NO_REPRESENTATIVE))
         for order in plan.orders
     )
     ranked = replace(plan, orders=orders)

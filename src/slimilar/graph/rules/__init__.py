@@ -9,7 +9,7 @@ new operator is one entry and one test.
 from slimilar.graph.rules.cutting import slice_, split, split_with_sizes
 from slimilar.graph.rules.elementwise import elementwise
 from slimilar.graph.rules.held_sizes import held_integers
-from slimilar.graph.rules.joining import cat
+from slimilar.graph.rules.joining import cat, constant_pad
 from slimilar.graph.rules.moving import view
 from slimilar.graph.rules.norms import batch_norm, group_norm, is_frozen_norm, layer_norm, note_frozen_norm
 from slimilar.graph.rules.picking import index
@@ -26,8 +26,15 @@ LEVELLED = {
     if function in (view, slice_, split, split_with_sizes, index, cat, rearrange, convolution, group_norm)
 }
 
+# operators whose arguments hold sizes or positions, which the code may have taken from anywhere
+SIZED = {
+    name
+    for name, function in RULES.items()
+    if function in (view, slice_, split, split_with_sizes, index, rearrange, constant_pad)
+} | {"aten.expand"}
+
 __all__ = [
-    "LEVELLED", "RULES", "Call", "Context", "apply", "batch_norm", "contraction", "convolution", "elementwise",
+    "LEVELLED", "RULES", "SIZED", "Call", "Context", "apply", "batch_norm", "contraction", "convolution", "elementwise",
     "group_norm", "held_integers", "is_depthwise", "is_frozen_norm", "is_pointwise", "is_uniform", "is_widthless",
-    "layer_norm", "note_frozen_norm", "reduction",
+    "layer_norm", "note_frozen_norm", "reduction", "view",
 ]  # fmt: skip

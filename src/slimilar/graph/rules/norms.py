@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from slimilar.graph.labels import NONE, Labels, axes_of, on_axis
 from slimilar.graph.reasons import fixed_size, mixes
-from slimilar.graph.records import Integer, Norm, Write
+from slimilar.graph.records import Integer, Norm, WeightNorm, Write
 from slimilar.graph.rules.table import Call, Context, along_axis, rule, touching
 
 if TYPE_CHECKING:
@@ -93,6 +93,22 @@ def group_norm(policy: LabelPolicy, call: Call) -> list[Labels]:
     if getattr(call.modules[call.module], "num_groups", None) == groups:
         policy.note(Integer(call.module, "num_groups", None, blocks[:, 0].numpy()))
     return [(on_axis(vector, 1, x.ndim),), *[NONE] * (len(call.outs) - 1)]
+
+
+@rule("_weight_norm", "_weight_norm_interface")
+def weight_norm(policy: LabelPolicy, call: Call) -> list[Labels]:
+    """Tie magnitude and direction; what other axes lose can be made up for exactly (see `WeightNorm`)."""
+    direction, magnitude, axis = call["v"], call["g"], call.get("dim", 0)
+    names = [call.value(x).name for x in (magnitude, direction)]
+    along, _ = along_axis(call.labels(direction), axis, direction.ndim)
+    scale, _ = along_axis(call.labels(magnitude), axis, magnitude.ndim)
+    if names[0] is None or names[1] is None or along is None or scale is None:
+        for x in (direction, magnitude):
+            policy.freeze(call.labels(x), mixes(call.name))
+        return [NONE] * len(call.outs)
+    policy.tie(along, scale)
+    policy.note(WeightNorm(names[0], names[1], axis % direction.ndim))
+    return [call.labels(direction), *[NONE] * (len(call.outs) - 1)]
 
 
 @rule("native_layer_norm", "rms_norm", "_fused_rms_norm")

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from slimilar.graph.labels import NONE, Labels, align, axes_of, on_axis
 from slimilar.graph.reasons import fixed_size, mixes, unknown
-from slimilar.graph.records import Integer, Read, Write
+from slimilar.graph.records import FixedWrite, Integer, Read, Write
 from slimilar.graph.rules.elementwise import combine
 from slimilar.graph.rules.table import Call, along_axis, rule
 
@@ -51,6 +51,8 @@ def convolution(policy: LabelPolicy, call: Call) -> list[Labels]:
     policy.freeze(tuple(others), fixed_size("an axis of a kernel"))
     join = _transposed if call.get("transposed") else _forward
     out = join(policy, call, vector, first, second)
+    if out is None and call.outs[0].shape[1] > 1:
+        policy.note(FixedWrite(call.op, call.outs[0].shape[1]))
     _add_bias(policy, call, out, bias)
     return [tuple(batch) if out is None else (on_axis(out, 1, call.outs[0].ndim), *batch)]
 
@@ -188,6 +190,8 @@ def _product(
         if not call.value(b).dynamic:
             write(policy, call, b_n, out - 1)
         parts.append(([on_axis(b_n, out - 1, out)], [1] * (out - 1) + [b_n.numel()]))
+    elif not call.value(b).dynamic and b.shape[n_axis] > 1:
+        policy.note(FixedWrite(call.op, b.shape[n_axis]))
     if bias is not None:
         parts.append((list(call.labels(bias)), bias.shape))
     labels = [tuple(align(f, out) for f in found) for found, _ in parts]

@@ -1,0 +1,121 @@
+"""`slimilar analyze`: what can be pruned, and what every cut costs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from slimilar.cli import options
+from slimilar.cli.model_source import OpenedModel, open_model
+from slimilar.cli.output import Output, escape, less, plot
+from slimilar.cli.plans import PlanOptions, command_of, planned, show_frozen, write_page
+
+if TYPE_CHECKING:
+    from slimilar.planning.cut import Cut
+    from slimilar.planning.plan import Plan
+
+SHARES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
+
+
+def analyze(
+    model: options.Model,
+    weights: options.Weights = None,
+    input: options.Input = None,
+    base: options.Base = None,
+    criterion: options.Criterion = "similarity",
+    trained: options.Trained = False,
+    calibrate: options.Calibrate = None,
+    images: options.Images = None,
+    normalise: options.Normalise = "auto",
+    residual: options.Residual = "inner",
+    linkage: options.Linkage = "average",
+    exclude: options.Exclude = None,
+    min_channels: options.MinChannels = 1,
+    seed: options.Seed = 0,
+    report: Annotated[
+        Path | None, typer.Option("--report", help="Also write the interactive page.", metavar="FILE")
+    ] = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Show which channels can be pruned, which cannot and why, and the cost of every cut.
+
+    Example: [bold]slimilar analyze slimilar:demo[/]
+    """
+    out = Output(json, quiet)
+    opened = open_model(model, weights, input, base)
+    chosen = PlanOptions(
+        residual, linkage, tuple(exclude or ()), min_channels, criterion, calibrate, images, normalise,
+        seed=seed, trained=trained,
+    )  # fmt: skip
+    found = planned(out, opened, chosen)
+    plan = found.plan
+    cuts = reachable(plan)
+    out.say(f"[bold]{escape(opened.title)}[/]  {plan.before}")
+    _show_layers(out, plan, cuts)
+    show_frozen(out, plan)
+    _show_curve(out, plan, cuts)
+    if report is not None:
+        write_page(out, report, opened, found)
+    out.say(f"Next: [bold]slimilar prune {escape(command_of(opened, found.options))} --flops 0.5[/]")
+    out.answer(described(opened, plan))
+
+
+def reachable(plan: Plan) -> list[Cut]:
+    """Return the cuts at round shares of the FLOPs, as far as the plan goes."""
+    smallest = plan.at(1.0)
+    shares = [share for share in SHARES if share * plan.before.flops >= smallest.flops]
+    return [*(plan.at(flops=share) for share in shares), smallest]
+
+
+def _show_layers(out: Output, plan: Plan, cuts: list[Cut]) -> None:
+    chosen = [cuts[i] for i in sorted({len(cuts) // 4, len(cuts) // 2, 3 * len(cuts) // 4})]
+    headings = ["<layer", "channels", *(f"at {less(plan.before.flops, cut.flops)}" for cut in chosen)]
+    rows = [
+        [escape(group.name), str(group.width), *(str(cut.widths[group.name]) for cut in chosen)]
+        for group in plan.groups
+    ]
+    out.table(headings, rows, "Channels that stay, by FLOPs saved")
+
+
+def _show_curve(out: Output, plan: Plan, cuts: list[Cut]) -> None:
+    from slimilar.planning.cost import human
+
+    before = plan.before
+    rows = [
+        [f"{cut.threshold:.4f}", human(cut.flops), less(before.flops, cut.flops), human(cut.params),
+         less(before.params, cut.params)]
+        for cut in cuts
+    ]  # fmt: skip
+    out.table(["threshold", "FLOPs", "", "parameters", ""], rows, "The trade-off")
+    curve = plan.curve()
+    points = [(float(t), f / max(1, before.flops)) for t, f in zip(curve.threshold, curve.flops, strict=True)]
+    out.say("[bold]FLOPs left, by threshold[/]")
+    for line in plot([*points, (1.0, points[-1][1])]):
+        out.say(escape(line))
+    out.say("       0" + "0.25".rjust(16) + "0.5".rjust(15) + "0.75".rjust(15) + "1".rjust(14) + "\n")
+
+
+def described(opened: OpenedModel, plan: Plan) -> dict[str, Any]:
+    """Return a plan for programs."""
+    curve = plan.curve()
+    return {
+        "model": opened.source,
+        "input": [list(shape) for shape in opened.shapes],
+        "criterion": plan.criterion,
+        "cost": {"flops": plan.before.flops, "macs": plan.before.macs, "params": plan.before.params},
+        "groups": [
+            {
+                "name": g.name,
+                "channels": g.width,
+                "batch_norms": [norm.module for norm in g.batch_norms],
+                "consumers": [consumer.module for consumer in g.consumers],
+                "residual": g.residual,
+            }
+            for g in plan.groups
+        ],
+        "frozen": [{"name": f.name, "channels": f.width, "reason": f.reason} for f in plan.frozen],
+        "curve": {name: getattr(curve, name).tolist() for name in ("threshold", "flops", "macs", "params")},
+    }

@@ -1,0 +1,32 @@
+"""`slimilar criteria`: the list of criteria."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from slimilar.cli import options
+from slimilar.cli.output import Output, escape
+
+
+def criteria(json: options.Json = False, quiet: options.Quiet = False) -> None:
+    """List the criteria for choosing channels, and what each of them needs.
+
+    Example: [bold]slimilar criteria[/]
+    """
+    from slimilar.criteria import available, facts
+
+    out = Output(json, quiet)
+    known = {name: facts(name) for name in available()}
+    sign = {True: "yes", False: "no"}
+    rows = [
+        [name, f.tag, f.needs, sign[f.automatic], sign[f.pretrained], escape(f.what)]
+        for name, f in known.items()
+    ]
+    headings = ["criterion", "tag", "needs", "auto", "pre", "what leaves"]
+    out.table([f"<{heading}" for heading in headings], rows)
+    out.say(
+        "tag: name in the paper's tables. auto: finds the widths by itself. pre: works on a network that was trained\n"
+        "without it. --json adds the reconstruction of its own paper. Images and labels are given with --calibrate,\n"
+        "a training phase with slimilar train --for."
+    )
+    out.answer({name: dataclasses.asdict(f) for name, f in known.items()})

@@ -1,0 +1,259 @@
+"""`slimilar demo`: the whole idea on a real network and real images, offline, in about a minute."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from slimilar.cli import options
+from slimilar.cli.commands.prune import MODEL, REPORT, pruned
+from slimilar.cli.confidence import wilson
+from slimilar.cli.model_source import OpenedModel, folder_for, open_model
+from slimilar.cli.output import Output, ProgressDisplay, bar, escape, less, percent
+from slimilar.cli.plans import Planned, PlanOptions, make_plan
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from slimilar.data import Images
+    from slimilar.deploy.latency import Timings
+    from slimilar.planning.plan import Plan
+    from slimilar.result import Result
+
+SOURCE = "slimilar:demo"
+SHARES = (0.7, 0.5, 0.3)
+HALF = 0.5  # the one of them that is saved
+CHOSEN_BY = "span"  # the criterion that looks at images
+BATCH = 32  # images at once when time is measured
+REMOVED, MENDED, REFITTED, FITTED = "removed", "mended", "refitted", "fitted"
+HOW = {
+    REMOVED: "similar channels removed (no data)",
+    MENDED: "same, with data-free reconstruction",
+    REFITTED: "same, reconstructed on 256 images",
+    FITTED: "chosen and reconstructed on 256 images",
+}
+
+
+@dataclass(frozen=True)
+class DemoRow:
+    """One setting and what was measured for it."""
+
+    share: float
+    how: str
+    flops: int
+    params: int
+    accuracy: float
+
+
+def demo(
+    out: options.Out = Path("slimilar-demo"),
+    seconds: Annotated[float, typer.Option(help="How long to measure time.", min=0, metavar="SECONDS")] = 4.0,
+    seed: options.Seed = 0,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Prune a trained CIFAR-10 network in four ways and measure its accuracy and speed. Offline, about a minute.
+
+    Example: [bold]slimilar demo[/]
+    """
+    from slimilar.data import demo_images
+
+    output, folder = Output(json, quiet), folder_for(out)
+    opened = open_model(SOURCE)
+    test, shown = demo_images("test"), demo_images("train").tensor()
+    plan = make_plan(output, opened, PlanOptions())
+    _introduce(output, plan, test)
+    run = _Demo(output, opened, plan, test, shown, seed)
+    accuracy = run.original()
+    rows, models = run.settings()
+    _show_accuracy(output, accuracy, len(test), rows)
+    timings = _timed(output, opened, models, seconds, seed)
+    _show_time(output, plan, rows, timings)
+    written = _write(folder, opened, plan, accuracy, rows, models, timings)
+    _close(output, written)
+    output.answer(_described(plan, accuracy, len(test), rows, timings, written))
+
+
+def _introduce(out: Output, plan: Plan, test: Images) -> None:
+    from slimilar.planning.cost import human
+
+    channels = sum(group.width for group in plan.groups)
+    out.say("\n[bold]Slimilar[/]: channels that carry the same information are merged into one.\n")
+    size = f"{human(plan.before.flops)} FLOPs, {human(plan.before.params)} parameters"
+    out.say(f"A VGG-16 for CIFAR-10, three eighths wide, trained by this project: {size}.")
+    out.say(f"{channels:,} channels in {len(plan.groups)} layers can be removed. {_nearest(plan)}")
+    out.say(
+        f"Accuracy is measured on {len(test):,} real test images that neither training nor pruning has seen.\n"
+    )
+
+
+def _nearest(plan: Plan) -> str:
+    """Name the two channels of the network that are most alike."""
+    order, group = min(zip(plan.orders, plan.groups, strict=True), key=lambda pair: float(pair[0].heights[0]))
+    return (
+        f"The two most similar are channels {order.removed[0]} and {order.representative[0]} of {group.name}."
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Demo:
+    """The settings, one after the other, behind one progress bar."""
+
+    out: Output
+    opened: OpenedModel
+    plan: Plan
+    test: Images
+    shown: Tensor
+    seed: int
+
+    def original(self) -> float:
+        """Return the accuracy before anything is pruned."""
+        with self.out.working("Evaluating the original"):
+            return self.score(self.opened.model)
+
+    def score(self, model: Any) -> float:
+        from slimilar.train import evaluate
+
+        return evaluate(model, self.test).accuracy
+
+    def settings(self) -> tuple[list[DemoRow], dict[float, Result]]:
+        """Return a row for every setting, and the models that were fitted, by their share of FLOPs."""
+        fitted = make_plan(
+            self.out, self.opened, PlanOptions(criterion=CHOSEN_BY, seed=self.seed), self.shown
+        )
+        rows, models = [], {}
+        with self.out.working("Pruning") as tell:
+            for share in SHARES:
+                for how in HOW:
+                    result = self._pruned(share, how, fitted, tell)
+                    rows.append(
+                        DemoRow(share, how, result.cut.flops, result.cut.params, self.score(result.model))
+                    )
+                models[share] = result
+        return rows, models
+
+    def _pruned(self, share: float, how: str, fitted: Plan, tell: ProgressDisplay) -> Result:
+        from slimilar.planning.target import PruningTarget
+
+        done = SHARES.index(share) * len(HOW) + list(HOW).index(how)
+        tell.stage(f"pruning to {share:.0%} of the FLOPs: {HOW[how]}", done, len(SHARES) * len(HOW))
+        chosen = PlanOptions(reconstruction="none" if how == REMOVED else "linear", seed=self.seed)
+        images = self.shown if how in (REFITTED, FITTED) else None
+        found = Planned(fitted if how == FITTED else self.plan, chosen, images)
+        round_to = 8 if how == FITTED else 1  # kernels run in multiples of 8; its time is measured
+        return pruned(Output(quiet=True), self.opened, found, PruningTarget("flops", share, round_to))
+
+
+def _show_accuracy(out: Output, accuracy: float, count: int, rows: list[DemoRow]) -> None:
+    low, high = wilson(accuracy, count)
+    lines = [["", "the original network", percent(accuracy), f"[green]{bar(accuracy)}[/]"]]
+    for row in rows:
+        colour = {REMOVED: "red", MENDED: "dark_orange", REFITTED: "yellow", FITTED: "green"}[row.how]
+        first = f"-{1 - row.share:.0%}".replace("%", " %") if row.how == REMOVED else ""
+        lines.append([first, HOW[row.how], percent(row.accuracy), f"[{colour}]{bar(row.accuracy)}[/]"])
+    out.table(["FLOPs", "<method", "accuracy", "<"], lines, "Accuracy without any fine-tuning")
+    reach = f"{50 * (high - low):.1f}"
+    remark = (
+        "Removing the most similar is the paper's method before fine-tuning. The 256 images have no labels."
+    )
+    out.say(f"[dim]{remark}[/]")
+    out.say(
+        f"[dim]With {count:,} test images the first accuracy is known to within {reach} points (95 %).[/]\n"
+    )
+
+
+def _timed(
+    out: Output, opened: OpenedModel, models: dict[float, Result], seconds: float, seed: int
+) -> Timings:
+    from slimilar.deploy.latency import measure
+    from slimilar.deploy.runtimes import pytorch
+
+    example = opened.example(BATCH)
+    runs = {"1.0": pytorch(opened.model, example)}
+    runs |= {str(share): pytorch(result.model, example) for share, result in models.items()}
+    with out.working("Measuring time, all of them in turn") as tell:
+        return measure(runs, seconds=seconds, seed=seed, progress=tell)
+
+
+def _show_time(out: Output, plan: Plan, rows: list[DemoRow], timings: Timings) -> None:
+    from slimilar.planning.cost import human
+
+    lines = []
+    costs = {1.0: (plan.before.flops, plan.before.params)}
+    costs |= {row.share: (row.flops, row.params) for row in rows if row.how == FITTED}
+    for share, (flops, params) in costs.items():
+        ms, ratio = timings.milliseconds(str(share)), timings.ratio(str(share), "1.0")
+        times = [less(1, ratio.value), f"-{100 - 100 * ratio.high:.0f}..-{100 - 100 * ratio.low:.0f} %"]
+        lines.append(
+            [human(flops), less(plan.before.flops, flops) if share < 1 else "", human(params),
+             less(plan.before.params, params) if share < 1 else "", f"{ms.value:.1f} ms",
+             *(times if share < 1 else ["", ""])]
+        )  # fmt: skip
+    title = f"Cost and time: batches of {BATCH} images, measured on this machine in turn"
+    out.table(["FLOPs", "", "parameters", "", "time", "", "<95 %"], lines, title)
+
+
+def _write(
+    folder: Path, opened: OpenedModel, plan: Plan, accuracy: float, rows: list[DemoRow], models: dict[float, Result],
+    timings: Timings,
+) -> dict[str, Path]:  # fmt: skip
+    from slimilar.deploy.store import save
+    from slimilar.report import Point, write_report
+
+    points = [Point("original", plan.before.flops, accuracy)]
+    points += [Point(HOW[row.how], row.flops, row.accuracy) for row in rows]
+    report = write_report(
+        folder / REPORT, plan, model=opened.model, title="Slimilar demo: VGG-16 on CIFAR-10", source=SOURCE,
+        cut=plan.at(flops=HALF), points=points, rows=_table(plan, accuracy, rows, timings),
+    )  # fmt: skip
+    return {"report": report, "model": save(models[HALF], folder / MODEL, source=SOURCE)}
+
+
+def _table(plan: Plan, accuracy: float, rows: list[DemoRow], timings: Timings) -> list[dict[str, str]]:
+    """Return what was measured, for the report."""
+    from slimilar.planning.cost import human
+
+    original = DemoRow(1.0, "original", plan.before.flops, plan.before.params, accuracy)
+    return [
+        {
+            "what is done": HOW.get(row.how, "the original network"),
+            "FLOPs": human(row.flops),
+            "saved": less(plan.before.flops, row.flops) if row.flops < plan.before.flops else "",
+            "parameters": human(row.params),
+            "accuracy": percent(row.accuracy),
+            f"time for {BATCH} images": ""
+            if row.how in (REMOVED, MENDED, REFITTED)
+            else f"{timings.milliseconds(str(row.share)).value:.1f} ms",
+        }
+        for row in [original, *rows]
+    ]
+
+
+def _close(out: Output, written: dict[str, Path]) -> None:
+    model = escape(written["model"])
+    out.say(f"The report, with every layer, cluster and threshold: [bold]{escape(written['report'])}[/]")
+    out.say(f"The network with half the FLOPs: [bold]{model}[/]\n")
+    out.say("Next")
+    out.say(f"  slimilar inspect {model}")
+    out.say(f"  slimilar export {model} -o small.onnx")
+    out.say("  slimilar analyze torchvision:resnet50 --weights default\n")
+
+
+def _described(
+    plan: Plan, accuracy: float, count: int, rows: list[DemoRow], timings: Timings, written: dict[str, Path]
+) -> dict[str, Any]:
+    times = {name: asdict(timings.milliseconds(name)) for name in timings.names}
+    return {
+        "images": count,
+        "accuracy": accuracy,
+        "flops": plan.before.flops,
+        "params": plan.before.params,
+        "settings": [asdict(row) for row in rows],
+        "milliseconds": times,
+        "ratios": {name: asdict(timings.ratio(name, "1.0")) for name in timings.names},
+        "batch": BATCH,
+        "files": {name: str(path) for name, path in written.items()},
+    }

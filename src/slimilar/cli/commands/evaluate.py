@@ -1,0 +1,50 @@
+"""`slimilar evaluate`: accuracy with confidence intervals."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from slimilar.cli import options
+from slimilar.cli.confidence import wilson
+from slimilar.cli.images import labelled
+from slimilar.cli.model_source import open_model
+from slimilar.cli.options import Data, Limit
+from slimilar.cli.output import Output, escape, percent
+
+if TYPE_CHECKING:
+    from slimilar.train import Score
+
+
+def evaluate(
+    models: Annotated[list[str], typer.Argument(help="Models to evaluate.", metavar="MODEL...")],
+    data: Data = "demo",
+    limit: Limit = None,
+    normalise: options.Normalise = "auto",
+    weights: options.Weights = None,
+    input: options.Input = None,
+    base: options.Base = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Measure accuracy on test images, with 95 % confidence intervals.
+
+    Example: [bold]slimilar evaluate slimilar:demo small/model.safetensors --data demo[/]
+    """
+    from slimilar.train import evaluate as score
+
+    out = Output(json, quiet)
+    found: dict[str, Score] = {}
+    for name in models:
+        opened = open_model(name, None if name.endswith(".safetensors") else weights, input, base)
+        with out.working(f"Evaluating {name}"):
+            found[name] = score(opened.model, labelled(opened, data, "test", limit, normalise))
+    rows = [
+        [escape(name), percent(s.accuracy), "{:.1f}..{:.1f}".format(*(100 * x for x in wilson(s.accuracy, s.images))),
+         percent(s.top5), f"{s.loss:.3f}", str(s.images)]
+        for name, s in found.items()
+    ]  # fmt: skip
+    out.table(["<model", "accuracy", "<95 %", "top-5", "loss", "images"], rows)
+    out.answer({name: dataclasses.asdict(score) for name, score in found.items()})

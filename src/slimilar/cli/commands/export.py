@@ -1,0 +1,60 @@
+"""`slimilar export`: a model as ONNX."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from slimilar.cli import options
+from slimilar.cli.model_source import open_model
+from slimilar.cli.output import Output, escape
+
+
+def export(
+    model: options.Model,
+    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.", metavar="FILE")] = Path(
+        "model.onnx"
+    ),
+    fixed_batch: Annotated[
+        int | None, typer.Option(help="Fix the batch size. Default: dynamic.", min=1, metavar="N")
+    ] = None,
+    weights: options.Weights = None,
+    input: options.Input = None,
+    base: options.Base = None,
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Export a model to ONNX, and compare its outputs with PyTorch's.
+
+    Example: [bold]slimilar export small/model.safetensors -o small.onnx[/]
+    """
+    from slimilar.deploy.onnx import export_onnx
+    from slimilar.planning.cost import human
+
+    output = Output(json, quiet)
+    opened = open_model(model, weights, input, base)
+    with output.working("Exporting"):
+        done = export_onnx(
+            opened.model, out, opened.example(fixed_batch or 1), dynamic_batch=fixed_batch is None
+        )
+    compared = "not compared: onnxruntime is not installed" if done.error is None else f"{done.error:.1g}"
+    output.table(
+        ["<", "<"],
+        [
+            ["file", f"{escape(done.path)}, {human(done.bytes)}B, opset {done.opset}"],
+            ["largest difference from PyTorch", compared],
+            ["batch size", "dynamic" if fixed_batch is None else str(fixed_batch)],
+        ],
+    )
+    output.answer(
+        {
+            "file": str(done.path),
+            "bytes": done.bytes,
+            "opset": done.opset,
+            "inputs": list(done.inputs),
+            "outputs": list(done.outputs),
+            "error": done.error,
+        }
+    )

@@ -1,0 +1,96 @@
+"""`slimilar inspect`: what a saved file holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from slimilar.cli import options
+from slimilar.cli.output import Output, escape, less
+
+if TYPE_CHECKING:
+    from slimilar.deploy.file_format import Stored
+
+
+def inspect(
+    file: Annotated[Path, typer.Argument(help="A file that `slimilar prune` or `slimilar.save` wrote.")],
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Show what a saved file holds, and check that it is whole and unaltered.
+
+    Example: [bold]slimilar inspect small/model.safetensors[/]
+    """
+    from slimilar.deploy.file_format import inspect as look
+    from slimilar.deploy.file_format import read
+
+    out = Output(json, quiet)
+    stored = look(file)
+    read(stored)
+    _show(out, stored)
+    out.answer(_described(stored))
+
+
+def _described(stored: Stored) -> dict[str, Any]:
+    described = {name: value for name, value in stored.info.items() if name not in ("surgery", "tied")}
+    return {
+        "file": str(stored.path),
+        "bytes": stored.path.stat().st_size,
+        **described,
+        "tensors": [
+            {"name": name, "shape": list(shape), "dtype": stored.dtypes[name]}
+            for name, shape in stored.shapes.items()
+        ],
+        "smaller axes": len(stored.surgery.indices),
+        "selections": sorted(stored.surgery.selections),
+        "added biases": sorted(stored.surgery.biases),
+        "tied": dict(stored.tied),
+    }
+
+
+def _show(out: Output, stored: Stored) -> None:
+    from slimilar.planning.cost import human
+
+    info = stored.info
+    size = stored.path.stat().st_size
+    facts = [["file", f"{stored.path}, {human(size)}B, whole and unaltered"]]
+    facts += [["made from", stored.source or f"a {info.get('class', 'model')}; pass one to load it"]]
+    made = info.get("made by") or {}
+    facts += [["made by", ", ".join(f"{name} {version}" for name, version in made.items())]]
+    if info.get("threshold") is not None:
+        method = info.get("reconstruction", info.get("substitute"))
+        chosen = (
+            f"criterion {info.get('criterion')}, threshold {info['threshold']:.4g}, reconstruction {method}"
+        )
+        facts += [["pruned with", chosen]]
+    for name, before, after in _costs(info):
+        facts += [[name, f"{human(before)} -> {human(after)} ({less(before, after)})"]]
+    facts += [
+        ["tensors", f"{len(stored.shapes)}, of which {_smaller(stored)} are smaller than in the original"]
+    ]
+    facts += [["input", " and ".join("x".join(map(str, s)) for s in info.get("input") or []) or "unknown"]]
+    out.table(["<", "<"], [[escape(name), escape(text)] for name, text in facts])
+    widths = [
+        [escape(name), str(pair[0]), str(pair[1])]
+        for name, pair in (info.get("widths") or {}).items()
+        if isinstance(pair, list) and len(pair) == 2
+    ]
+    if widths:
+        out.table(["<layer", "channels", "kept"], widths)
+
+
+def _smaller(stored: Stored) -> int:
+    return len({name for name, _ in stored.surgery.indices})
+
+
+def _costs(info: Any) -> list[tuple[str, int, int]]:
+    """Return the costs that a file holds, as far as they are valid."""
+    before, after = (dict((info.get("cost") or {}).get(when) or {}) for when in ("before", "after"))
+    names = {"flops": "FLOPs", "macs": "MACs", "params": "parameters"}
+    return [
+        (names[k], before[k], after[k])
+        for k in names
+        if isinstance(before.get(k), int) and isinstance(after.get(k), int)
+    ]

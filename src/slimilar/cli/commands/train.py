@@ -1,0 +1,50 @@
+"""`slimilar train`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from slimilar.cli import options
+from slimilar.cli.model_source import folder_for, open_model
+from slimilar.cli.options import Data, Epochs, Limit, Rate, Resume
+from slimilar.cli.output import Output
+from slimilar.cli.training_phase import For, PhaseOptions, Stream, Strength, Towards
+from slimilar.cli.training_run import TrainingCommand, changed_recipe
+
+
+def train(
+    model: options.Model,
+    data: Data = "cifar10",
+    recipe: Annotated[
+        str, typer.Option(help="one-cycle, base, quick, ...; a wrong name lists them.", metavar="NAME")
+    ] = "one-cycle",
+    epochs: Epochs = None,
+    lr: Rate = None,
+    limit: Limit = None,
+    normalise: options.Normalise = "auto",
+    weights: options.Weights = None,
+    input: options.Input = None,
+    out: options.Out = Path("trained"),
+    resume: Resume = False,
+    seed: options.Seed = 0,
+    criterion: For = None,
+    flops: Towards = None,
+    strength: Strength = None,
+    residual: Stream = "inner",
+    json: options.Json = False,
+    quiet: options.Quiet = False,
+) -> None:
+    """Train a model. It may be killed at any moment and resumed, and runs under torchrun and accelerate.
+
+    Example: [bold]slimilar train slimilar:resnet20 --data cifar10.npz -o runs/resnet20[/]
+    """
+    import torch
+
+    torch.manual_seed(seed)
+    opened = open_model(model, weights, input)
+    run = TrainingCommand(Output(json, quiet), opened, data, limit, normalise)
+    phase = PhaseOptions(criterion, flops, strength, residual)
+    run(changed_recipe(recipe, epochs, lr), folder_for(out), resume, seed, phase=phase)

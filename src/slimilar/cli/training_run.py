@@ -1,0 +1,85 @@
+"""One training from the command line, for `slimilar train` and `slimilar finetune`."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from slimilar.cli.images import labelled
+from slimilar.cli.model_source import OpenedModel
+from slimilar.cli.output import Output, ProgressDisplay, escape, percent
+from slimilar.cli.training_phase import PhaseOptions
+
+if TYPE_CHECKING:
+    from slimilar.train import Progress, Recipe, TrainingResult
+
+
+class TrainingCommand:
+    """One training from the command line: its data, its progress, its result."""
+
+    def __init__(
+        self, out: Output, opened: OpenedModel, data: str, limit: int | None, normalise: str
+    ) -> None:
+        from slimilar.train.distributed import DistributedContext
+
+        self.opened = opened
+        self.first = DistributedContext.join().is_first  # of several processes, one prints and writes
+        self.out = out if self.first else Output(quiet=True)
+        self.images = labelled(opened, data, "train", limit, normalise)
+        self.test = labelled(opened, data, "test", limit, normalise)
+
+    def __call__(
+        self, chosen: Recipe, folder: Path, resume: bool, seed: int,
+        tune: bool = False, teacher: Any = None, phase: PhaseOptions = PhaseOptions(),  # noqa: B008 (frozen)
+    ) -> None:  # fmt: skip
+        from slimilar.train import TrainingSettings, finetune, train
+
+        hooks = phase.hooks(self.opened, chosen)
+        with self.out.working("Training") as tell:
+            result = (finetune if tune else train)(
+                self.opened.model, self.images, chosen, test=self.test, folder=folder, resume=resume,
+                teacher=teacher, hooks=hooks, settings=TrainingSettings(seed=seed, save_every=200),
+                progress=_shown(self.out, tell),
+            )  # fmt: skip
+        phase.mark(result.model)
+        if self.first:
+            self._finish(result, folder, phase)
+
+    def _finish(self, result: TrainingResult, folder: Path, phase: PhaseOptions) -> None:
+        from slimilar.deploy.store import save
+
+        file = save(result.model, folder / "model.safetensors", source=self.opened.source)
+        before = (
+            []
+            if result.start_accuracy is None
+            else [["test accuracy before", percent(result.start_accuracy)]]
+        )
+        rows = [*before, ["test accuracy", percent(result.accuracy or 0)], ["model", escape(file)]]
+        self.out.table(["<", "<"], rows)
+        if command := phase.next(file):
+            self.out.say(f"Next: [bold]{escape(command)}[/]")
+        history = [dataclasses.asdict(epoch) for epoch in result.history]
+        start = {} if result.start_accuracy is None else {"start_accuracy": result.start_accuracy}
+        self.out.answer({**start, "accuracy": result.accuracy, "history": history, "model": str(file)})
+
+
+def changed_recipe(name: str, epochs: int | None, lr: float | None, freeze: bool | None = None) -> Recipe:
+    from slimilar.train import recipe
+
+    changes: dict[str, Any] = {"epochs": epochs, "lr": lr, "freeze_statistics": freeze}
+    return dataclasses.replace(
+        recipe(name), **{key: value for key, value in changes.items() if value is not None}
+    )
+
+
+def _shown(out: Output, tell: ProgressDisplay) -> Any:
+    def show(event: Progress) -> None:
+        tell(event.step / max(1, event.steps))
+        if event.test_accuracy is not None:
+            out.note(
+                f"epoch {event.epoch}/{event.epochs}: loss {event.loss:.3f}, "
+                f"test accuracy {percent(event.test_accuracy)}, {event.images_per_second:.0f} images/s"
+            )
+
+    return show

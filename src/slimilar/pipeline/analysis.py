@@ -1,0 +1,162 @@
+"""analyze(): what can be pruned, and what every cut costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from slimilar.calibration.calibration_set import CalibrationSet, Progress, calibration_set, wants_synthesis
+from slimilar.criteria import Criterion, Facts, Sight, Weights, facts, make
+from slimilar.criteria.base import phases_of
+from slimilar.criteria.needs import Given, check_needs
+from slimilar.errors import InvalidInput, Option
+from slimilar.graph.groups import Residual
+from slimilar.graph.structure import Structure
+from slimilar.pipeline.checks import check_finite, check_inputs, excluded_modules, listed
+from slimilar.planning.assemble import EXCLUDED, Answer, Answers, assemble
+from slimilar.planning.cost import CostModel, cost_model
+from slimilar.planning.plan import Plan
+from slimilar.reconstruction.apply import program_of
+from slimilar.similarity.linkage import Linkage
+from slimilar.surgery.probe import find_structure
+from slimilar.utils.checks import check_positive_integer
+from slimilar.utils.modules import named_tensors
+from slimilar.utils.pytree import Example
+
+
+@dataclass(frozen=True)
+class AnalysisOptions:
+    """What decides on a plan, beside the model and the images."""
+
+    criterion: Criterion | str = "similarity"
+    linkage: Linkage = "average"
+    residual: Residual = "inner"
+    exclude: tuple[str | nn.Module, ...] = ()
+    min_channels: int = 1
+
+    def __post_init__(self) -> None:
+        if self.residual not in ("inner", "select", "joint"):
+            raise InvalidInput(
+                Option("residual"), f' must be "inner", "select" or "joint", got {self.residual!r}'
+            )
+        check_positive_integer(self.min_channels, "min_channels")
+        self.made()
+
+    def made(self) -> Criterion:
+        """Return the criterion."""
+        return make(self.criterion, self.linkage)
+
+    @property
+    def facts(self) -> Facts:
+        """What the criterion declares about itself."""
+        return facts(self.criterion)
+
+    def check_needs(self, model: nn.Module, images: bool, labels: bool) -> None:
+        """Raise unless there is what the criterion needs."""
+        criterion = self.made()
+        trained = bool(getattr(criterion, "trained", False)) or criterion.name in phases_of(model)
+        check_needs(criterion.name, self.facts, Given(images, labels, trained))
+
+
+def analyze(
+    model: nn.Module,
+    example: Example = None,
+    *,
+    criterion: Criterion | str = "similarity",
+    calibration: Any = None,
+    labels: Tensor | None = None,
+    linkage: Linkage = "average",
+    residual: Residual = "inner",
+    exclude: Iterable[str | nn.Module] = (),
+    min_channels: int = 1,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Plan:
+    """Find out what can be pruned and what every cut costs. The model is not changed.
+
+    `example` is an input the model takes: a tensor, a tuple of arguments, or a dict of keyword arguments.
+    `calibration` is a tensor of unlabelled images, an iterable of batches, or "synthesize", for criteria that measure
+    activations. `labels` are those of the images, for criteria that follow the loss; batches of (images, labels) will
+    do too. `plan.at(...)` looks at cuts; `slimilar.apply` makes a model of one.
+
+    >>> import torch
+    >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3))
+    >>> _ = nn.init.normal_(net[1].weight), nn.init.normal_(net[1].bias)
+    >>> [group.name for group in analyze(net, torch.zeros(1, 3, 8, 8)).groups]
+    ['0']
+    """
+    model = check_inputs(model, example)
+    options = AnalysisOptions(criterion, linkage, residual, listed(exclude), min_channels)
+    check_early(model, options, calibration)
+    images = calibration_set(calibration, labels, example, model=model, seed=seed, progress=progress)
+    return plan_of(model, example, options, images, progress)
+
+
+def check_early(model: nn.Module, options: AnalysisOptions, calibration: Any) -> None:
+    """Raise before images are read or synthesised if the criterion needs what they cannot give."""
+    excluded_modules(model, options.exclude)
+    options.check_needs(model, calibration is not None, labels=not wants_synthesis(calibration))
+
+
+def plan_of(
+    model: nn.Module,
+    example: Example,
+    options: AnalysisOptions,
+    images: CalibrationSet,
+    progress: Progress | None = None,
+) -> Plan:
+    """Return the plan of a model whose inputs are checked."""
+    excluded = excluded_modules(model, options.exclude)
+    tensors = named_tensors(model)
+    check_finite(model, tensors)
+    options.check_needs(model, bool(images), images.labels is not None)
+    structure = find_structure(model, example, options.residual)
+    costs = cost_model(structure.trace, structure.grouping)
+    sight = _sight(model, example, structure, costs, images, progress) if images else None
+    weights = Weights(tensors, sight, phases_of(model))
+    criterion = options.made()
+    orders = _answers(criterion, weights, structure, excluded)
+    answers = Answers(criterion.name, orders, options.facts.exchangeable)
+    return assemble(structure, costs, answers, options.min_channels)
+
+
+def _sight(
+    model: nn.Module,
+    example: Example,
+    structure: Structure,
+    costs: CostModel,
+    images: CalibrationSet,
+    progress: Progress | None,
+) -> Sight:
+    """Return the images and the means to run the network on them, for the criterion."""
+    return Sight(
+        structure.trace, structure.grouping, costs, program_of(model, example, structure, images.batch_size),
+        images.batches, images.seed, progress, images.label_batches,
+    )  # fmt: skip
+
+
+def _answers(
+    criterion: Criterion, weights: Weights, structure: Structure, excluded: set[str]
+) -> Mapping[str, Answer]:
+    """Return what the criterion answers for every group that is not excluded, by name."""
+    groups = structure.grouping.groups
+    found: dict[str, Answer] = {g.name: EXCLUDED for g in groups if excluded & set(g.producers)}
+    asked = [g for g in groups if g.name not in found]
+    answers = criterion.orders(asked, weights)
+    return found | {g.name: answer for g, answer in zip(asked, answers, strict=True)}
+
+
+def plan_from(
+    model: nn.Module,
+    example: Example,
+    answers: Answers,
+    *,
+    residual: Residual = "inner",
+    min_channels: int = 1,
+) -> Plan:
+    """Return the plan of stored answers: the model is traced, and no criterion runs."""
+    structure = find_structure(check_inputs(model, example), example, residual)
+    return assemble(structure, cost_model(structure.trace, structure.grouping), answers, min_channels)

@@ -1,0 +1,123 @@
+"""apply(): the one route from a plan to a model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from torch import nn
+
+from slimilar.calibration.calibration_set import Progress, calibration_set
+from slimilar.deploy.latency import timer
+from slimilar.pipeline.checks import check_inputs
+from slimilar.planning.assemble import nothing_to_prune
+from slimilar.planning.cost import count
+from slimilar.planning.cut import Cut
+from slimilar.planning.latency import MeasuredLatency, cut_within_latency
+from slimilar.planning.plan import Plan
+from slimilar.planning.target import PruningTarget
+from slimilar.reconstruction.apply import SUBSTITUTES, bias_cost, settle, substituted
+from slimilar.result import Result
+from slimilar.surgery.fault import verify_rewrite
+from slimilar.surgery.history import remember
+from slimilar.surgery.rewrite import operate, surgery
+from slimilar.utils.pytree import Example
+from slimilar.utils.suggestions import choose
+
+
+def apply(
+    model: nn.Module,
+    example: Example,
+    plan: Plan,
+    target: PruningTarget | Cut,
+    *,
+    reconstruction: str = "auto",
+    calibration: Any = None,
+    runtime: str = "pytorch",
+    verify: bool = True,
+    seed: int = 0,
+    progress: Progress | None = None,
+    substitute: str | None = None,
+) -> Result:
+    """Return a NEW, smaller model: the plan's at a target or a cut. One plan serves many of them.
+
+    A target is met by the model that is returned, biases that reconstruction adds included. A cut of `plan.at` is
+    carried out as it is. `calibration` is for the reconstruction, `runtime` for targets of latency. `substitute` is the
+    earlier name of `reconstruction`.
+
+    >>> import torch
+    >>> from slimilar import PruningTarget, analyze
+    >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3))
+    >>> _ = nn.init.normal_(net[1].weight), nn.init.normal_(net[1].bias)
+    >>> example = torch.zeros(1, 3, 8, 8)
+    >>> plan = analyze(net, example)
+    >>> [apply(net, example, plan, PruningTarget("ratio", share)).model[0].out_channels for share in (0.25, 0.5)]
+    [6, 4]
+    """
+    model = check_inputs(model, example)
+    wanted = check_reconstruction(substitute if substitute is not None else reconstruction)
+    if not plan.groups:
+        raise nothing_to_prune(plan.frozen)
+    method = settle(wanted, model, example, plan)
+    cut, latency = _cut(model, example, plan, target, method, runtime, progress)
+    images = calibration_set(calibration, None, example, model=model, seed=seed, progress=progress)
+    synthesised = images.images if images.origin == "synthesised" else None
+    result = _rewritten(model, example, plan, cut, verify)
+    if method != "none" and not cut.mask.all():
+        result = _reconstructed(model, example, result, method, images.images, seed, progress, verify)
+    return replace(result, images=synthesised, latency=latency)
+
+
+def check_reconstruction(method: str) -> str:
+    """Return a known method of reconstruction, or raise."""
+    return choose(method, SUBSTITUTES, "reconstruction")
+
+
+def _cut(
+    model: nn.Module,
+    example: Example,
+    plan: Plan,
+    target: PruningTarget | Cut,
+    method: str,
+    runtime: str,
+    progress: Progress | None,
+) -> tuple[Cut, MeasuredLatency | None]:
+    """Return the cut that meets a target, with room for the biases that reconstruction adds."""
+    if isinstance(target, Cut):
+        return target, None
+    if target.kind == "latency":
+        timed = timer(model, example, plan.structure, runtime=runtime)
+        return cut_within_latency(plan, target, timed, progress)
+    reserve = bias_cost(model, example, plan, target.kind) if method != "none" else 0
+    return plan.cut(replace(target, reserve=reserve)), None
+
+
+def _rewritten(model: nn.Module, example: Example, plan: Plan, cut: Cut, verify: bool) -> Result:
+    """Return the smaller model without reconstruction."""
+    structure = plan.structure
+    now = surgery(structure.trace, structure.grouping, cut.mask)
+    small = operate(model, now)
+    error = verify_rewrite(model, small, example, structure, cut.mask) if verify else None
+    return Result(small, cut, plan, remember(model, small, now), error)
+
+
+def _reconstructed(
+    model: nn.Module,
+    example: Example,
+    plain: Result,
+    method: str,
+    calibration: Any,
+    seed: int,
+    progress: Progress | None,
+    verify: bool,
+) -> Result:
+    """Return the smaller model whose consumers make up for removed channels."""
+    plan, structure = plain.plan, plain.plan.structure
+    made = substituted(model, example, plan, plain.cut, method, calibration, seed, progress)
+    error = plain.error
+    if verify and made.cut is not plain.cut:  # other channels were chosen
+        bare = operate(model, surgery(structure.trace, structure.grouping, made.cut.mask))
+        error = verify_rewrite(model, bare, example, structure, made.cut.mask)
+    done = remember(model, made.model, made.surgery)
+    cut = replace(made.cut, cost=count(made.model, example)) if done.biases else made.cut
+    return Result(made.model, cut, plan, done, error, method)

@@ -1,0 +1,91 @@
+"""remove_channels(): the rewrite alone, for channels that the caller has chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from torch import nn
+
+from slimilar.errors import InvalidInput
+from slimilar.graph.structure import Structure
+from slimilar.pipeline.checks import check_inputs
+from slimilar.surgery.fault import verify_rewrite
+from slimilar.surgery.history import remember
+from slimilar.surgery.probe import find_structure
+from slimilar.surgery.rewrite import Kept, operate, surgery
+from slimilar.utils.pytree import Example
+from slimilar.utils.suggestions import choose
+
+
+def remove_channels(
+    model: nn.Module,
+    example: Example,
+    channels: Mapping[str, Sequence[int]],
+    *,
+    verify: bool = True,
+) -> nn.Module:
+    """Return a NEW module without the given output channels of the named layers, and all that is coupled to them.
+
+    >>> import torch
+    >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 3))
+    >>> remove_channels(net, torch.zeros(1, 3, 8, 8), {"0": [1, 6]})[0].out_channels
+    6
+    """
+    model = check_inputs(model, example)
+    structure = find_structure(model, example, "joint")
+    mask = np.ones(structure.grouping.unit_count, np.bool_)
+    for name, wanted in channels.items():
+        _mark(model, structure, name, wanted, mask)
+    for start, group in zip(structure.grouping.offsets, structure.grouping.groups, strict=True):
+        if not mask[start : start + group.width].any():
+            raise InvalidInput(
+                f"at least one channel of {group.name} must stay, got a request to remove all {group.width}"
+            )
+    done = surgery(structure.trace, structure.grouping, mask)
+    small = operate(model, done)
+    remember(model, small, done)
+    if verify:
+        verify_rewrite(model, small, example, structure, mask)
+    return small
+
+
+def _mark(model: nn.Module, structure: Structure, name: str, wanted: Sequence[int], mask: Kept) -> None:
+    """Mark the units behind some output channels of a layer as removed."""
+    producers = {structure.trace.ops[w.op].module: w for w in reversed(structure.trace.writes)}
+    layer = choose(name, [n for n, _ in model.named_modules() if n], "layer")
+    if layer not in producers:
+        raise InvalidInput(
+            f"channels can be removed from a layer that writes them (convolution, linear), got {layer!r}, "
+            f"a {type(model.get_submodule(layer)).__name__}"
+        )
+    units = structure.grouping.unit_of[producers[layer].atoms]
+    for channel in wanted:
+        if not 0 <= channel < len(units):
+            raise InvalidInput(f"channels of {layer} must be from 0 to {len(units) - 1}, got {channel}")
+        unit = int(units[channel])
+        reason = _why_fixed(structure, layer, unit)
+        if reason:
+            raise InvalidInput(f"channel {channel} of {layer} has to stay: {reason}")
+        mask[unit] = False
+
+
+def _why_fixed(structure: Structure, layer: str, unit: int) -> str | None:
+    grouping = structure.grouping
+    if unit < 0:
+        reasons = [f.reason for f in grouping.frozen if f.name == layer]
+        return reasons[0] if reasons else _reason_of(structure, layer)
+    g = int(np.searchsorted(grouping.offsets, unit, side="right")) - 1
+    return grouping.groups[g].fixed.get(unit - grouping.offsets[g])
+
+
+def _reason_of(structure: Structure, layer: str) -> str:
+    """Return why the channels of a layer that is not named in `frozen` itself have to stay."""
+    found = structure.trace
+    label = found.together
+    write = next(w for w in found.writes if found.ops[w.op].module == layer)
+    mine = set(label[write.atoms[write.atoms >= 0]].tolist())
+    for freeze in found.freezes:
+        if mine & set(label[freeze.atoms].tolist()):
+            return freeze.reason
+    return "it is the only channel"

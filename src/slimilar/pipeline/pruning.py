@@ -1,0 +1,89 @@
+"""prune(): analyse, choose a cut, apply it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor, nn
+
+from slimilar.calibration.calibration_set import Progress, calibration_set
+from slimilar.criteria import Criterion, automatic
+from slimilar.deploy.runtimes import check_engine
+from slimilar.graph.groups import Residual
+from slimilar.pipeline.analysis import AnalysisOptions, check_early, plan_of
+from slimilar.pipeline.application import apply, check_reconstruction
+from slimilar.pipeline.checks import check_inputs, listed
+from slimilar.planning.budgets import Budget
+from slimilar.planning.target import PruningTarget
+from slimilar.result import Result
+from slimilar.similarity.linkage import Linkage
+from slimilar.utils.pytree import Example
+
+
+def prune(
+    model: nn.Module,
+    example: Example = None,
+    *,
+    threshold: float | None = None,
+    flops: Budget | None = None,
+    macs: Budget | None = None,
+    params: Budget | None = None,
+    latency: Budget | None = None,
+    ratio: float | None = None,
+    quantile: float | None = None,
+    round_to: int = 1,
+    thresholds: Mapping[str, float] | None = None,
+    criterion: Criterion | str = "auto",
+    reconstruction: str = "auto",
+    calibration: Any = None,
+    labels: Tensor | None = None,
+    linkage: Linkage = "average",
+    residual: Residual = "inner",
+    exclude: Iterable[str | nn.Module] = (),
+    min_channels: int = 1,
+    runtime: str = "pytorch",
+    verify: bool = True,
+    seed: int = 0,
+    progress: Progress | None = None,
+    substitute: str | None = None,
+) -> Result:
+    """Return a NEW, smaller model of the same class; the given one is left as it was.
+
+    How far to go is one of: a `threshold`, a budget (`flops`, `macs`, `params`: a share such as 0.5, or a number such
+    as "4.4G"), a `latency` measured here with a `runtime` (a share, or a time such as "12ms"), a `ratio` of channels
+    that every layer loses, a `quantile` of all channels. `round_to=8` keeps widths at multiples of 8.
+
+    `calibration` is a tensor of unlabelled images, an iterable of batches, or "synthesize". With 32 images or more
+    and a budget, criterion "auto" chooses the channels whose removal changes the network's output least; otherwise
+    the paper's similarity. Reconstruction "auto" then fits the consumers of removed channels: by least squares to the
+    images (and to their horizontal flips, if the network's outputs for both agree), or, without images, to the
+    statistics that batch norms and filters imply. `substitute` is the earlier name of `reconstruction`.
+
+    >>> import torch
+    >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3))
+    >>> _ = nn.init.normal_(net[1].weight), nn.init.normal_(net[1].bias)
+    >>> result = prune(net, torch.zeros(1, 3, 8, 8), flops=0.5)
+    >>> result.cut.flops <= 0.5 * result.cut.before.flops
+    True
+    """
+    target = PruningTarget.of(
+        threshold=threshold, flops=flops, macs=macs, params=params, latency=latency, ratio=ratio, quantile=quantile,
+        round_to=round_to, thresholds=thresholds,
+    )  # fmt: skip
+    method = check_reconstruction(substitute if substitute is not None else reconstruction)
+    check_engine(runtime, "runtime")
+    model = check_inputs(model, example)
+    options = AnalysisOptions(
+        "similarity" if criterion == "auto" else criterion, linkage, residual, listed(exclude), min_channels
+    )
+    check_early(model, options, calibration)
+    images = calibration_set(calibration, labels, example, model=model, seed=seed, progress=progress)
+    if criterion == "auto":
+        options = replace(options, criterion=automatic(len(images), target.kind))
+    plan = plan_of(model, example, options, images, progress)
+    return apply(
+        model, example, plan, target, reconstruction=method, calibration=images, runtime=runtime, verify=verify,
+        seed=seed, progress=progress,
+    )  # fmt: skip

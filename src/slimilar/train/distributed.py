@@ -1,0 +1,76 @@
+"""Training in several processes: as many as a launcher started, or this one alone."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor, distributed, nn
+
+from slimilar.errors import TrainingError
+
+
+@dataclass(frozen=True)
+class DistributedContext:
+    """This process among those that ``accelerate launch`` or ``torchrun`` started."""
+
+    device: torch.device
+    rank: int = 0
+    world_size: int = 1
+
+    @classmethod
+    def join(cls) -> DistributedContext:
+        """Read rank and device from the environment; start the communication where a launcher asks for it."""
+        from accelerate import PartialState
+
+        # Without this, accelerate takes the processes of a launcher for single ones on a machine without GPU.
+        state = PartialState(cpu=not getattr(torch, "accelerator", torch.cuda).is_available())
+        started = int(os.environ.get("WORLD_SIZE", "1"))
+        if state.num_processes != started:
+            raise TrainingError(
+                f"the launcher's {started} processes must find each other, got {state.num_processes}; "
+                "start them with 'accelerate launch' or 'torchrun', or unset WORLD_SIZE"
+            )
+        return cls(state.device, state.process_index, state.num_processes)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether this process writes files and reports progress."""
+        return self.rank == 0
+
+    @property
+    def sum_dtype(self) -> torch.dtype:
+        """The type of sums: float64, which Apple's GPUs do not have."""
+        return torch.float32 if self.device.type == "mps" else torch.float64
+
+    def sum(self, *values: Tensor) -> list[float]:
+        """Return the sums over all processes."""
+        stacked = torch.stack([value.to(self.device, self.sum_dtype) for value in values])
+        if self.world_size > 1:
+            distributed.all_reduce(stacked)
+        return [float(value) for value in stacked]
+
+    def barrier(self) -> None:
+        """Wait for all processes."""
+        if self.world_size > 1:
+            distributed.barrier()
+
+    def wrap(self, model: nn.Module) -> nn.Module:
+        """Return a module whose backward pass averages gradients over the processes."""
+        if self.world_size == 1:
+            return model
+        ids = None if self.device.type == "cpu" else [self.device]
+        return nn.parallel.DistributedDataParallel(model, device_ids=ids)
+
+
+Placed = TypeVar("Placed", Tensor, nn.Module)
+
+
+def placed(thing: Placed, device: torch.device) -> Placed:
+    """Move a network or a batch to a device; images and kernels channels-last, which trains faster."""
+    if isinstance(thing, Tensor) and thing.ndim != 4:
+        return thing.to(device, non_blocking=True)
+    # A module leaves its tensors as they are where they have no channels-last form.
+    return thing.to(device, memory_format=torch.channels_last, non_blocking=True)  # type: ignore[call-overload, no-any-return]
