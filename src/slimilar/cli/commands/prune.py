@@ -114,6 +114,7 @@ def _plan(result: Result) -> dict[str, Any]:
     return {
         "threshold": cut.threshold,
         "criterion": result.plan.criterion,
+        **({"note": result.plan.note} if result.plan.note else {}),
         "reconstruction": result.reconstruction,
         "substitute": result.reconstruction,  # its earlier name
         "cost": {"before": _cost(cut.before), "after": _cost(cut.cost)},
@@ -161,6 +162,8 @@ def _show(out: Output, result: Result, target: PruningTarget) -> None:
     reached = "ratio" if target.kind == "ratio" else "threshold"
     chosen = f"criterion {result.plan.criterion}, {reached} {cut.threshold:.4g}"
     out.say(f"{chosen}, reconstruction {result.reconstruction}\n")
+    if result.plan.note:
+        out.say(f"{result.plan.note}\n")
 
 
 def _described(opened: OpenedModel, result: Result, written: dict[str, Path]) -> dict[str, Any]:

@@ -27,10 +27,10 @@ from slimilar.deploy.onnx_files.module import Input, OnnxModule, OnnxSource, Ste
 from slimilar.deploy.onnx_files.opening import open_file
 from slimilar.deploy.onnx_files.operators import CONVERTERS, Built, Constant, Node, Unreadable
 from slimilar.deploy.onnx_files.reference import Array, answers, relative_difference, relaxed
+from slimilar.deploy.onnx_files.verify import TOLERANCE, random_images
 from slimilar.errors import InvalidInput, VerificationError
 from slimilar.utils.pytree import tensors_in
 
-TOLERANCE = 1e-3  # of the largest value: runtimes sum in another order
 _FLOAT = 1
 Shape = Sequence[int]
 
@@ -115,7 +115,7 @@ class _Sample:
         content, outputs = relaxed(model), [value.name for value in model.graph.output]
         told = inputs[0].declared[0]
         for batch in (2, told or 1):  # a batch that the file states may still be one of many
-            feeds = _random(inputs, batch)
+            feeds = random_images(inputs, batch)
             try:
                 wanted = answers(content, feeds, outputs)
             except InvalidInput:
@@ -135,7 +135,7 @@ class _Sample:
 def _follows(content: bytes, inputs: tuple[Input, ...], outputs: list[str], wanted: dict[str, Array]) -> bool:
     """Tell whether one image alone gives what it gives beside another."""
     try:
-        alone = answers(content, {name: x[:1] for name, x in _random(inputs, 2).items()}, outputs)
+        alone = answers(content, {name: x[:1] for name, x in random_images(inputs, 2).items()}, outputs)
     except Exception:
         return False
     return all(_agrees(alone[name], wanted[name]) for name in outputs)
@@ -146,11 +146,6 @@ def _agrees(alone: Array, both: Array) -> bool:
     if alone.ndim != both.ndim or axis is None or both.shape[axis] != 2 * alone.shape[axis]:
         return False
     return relative_difference(alone, both.take(range(alone.shape[axis]), axis)) < TOLERANCE
-
-
-def _random(inputs: tuple[Input, ...], batch: int) -> dict[str, Array]:
-    random = np.random.default_rng(0)
-    return {i.name: random.standard_normal((batch, *i.shape), np.float32) for i in inputs}
 
 
 # --- the module ---------------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ the tensors and sizes that changed in the module, biases that it gained, and cha
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -212,3 +212,12 @@ def _set(field: Any, entries: Iterable[Any]) -> None:
     kept = [type(entry).FromString(entry.SerializeToString()) for entry in entries]
     del field[:]
     field.extend(kept)
+
+
+def fix_inputs(model: Any, shapes: Mapping[str, tuple[int, ...]]) -> None:
+    """Fix the sizes of a model's inputs, in place, and leave those of its outputs open."""
+    for value in [*model.graph.input, *model.graph.output]:
+        for axis, dim in enumerate(value.type.tensor_type.shape.dim):
+            dim.Clear()
+            if value.name in shapes:
+                dim.dim_value = shapes[value.name][axis]
