@@ -71,9 +71,7 @@ def _before_activation(program: Program, op: int) -> int:
         op = consumers[0]
 
 
-def _added(
-    before: tuple[Tensor, Tensor, int] | None, found: Tensor, axis: int
-) -> tuple[Tensor, Tensor, int]:
+def _added(before: tuple[Tensor, Tensor, int] | None, found: Tensor, axis: int) -> tuple[Tensor, Tensor, int]:
     rows = found.movedim(axis, -1).flatten(0, -2).double()
     total, squares, count = before or (torch.zeros(()), torch.zeros(()), 0)
     return total + rows.sum(0), squares + rows.square().sum(0), count + len(rows)
@@ -144,7 +142,7 @@ class _Given:
         if isinstance(ref, int | float):
             return torch.tensor(float(ref)).double()
         value = self._trace.values[ref.value] if isinstance(ref, Ref) else None
-        if value is None or value.name not in self._tensors:
+        if value is None or value.name is None or value.name not in self._tensors:
             return None
         return self._tensors[value.name].detach().cpu().double()
 

@@ -80,8 +80,9 @@ class Weights:
 class Criterion(Protocol):
     """Anything with a name and an `orders` method can be passed as `criterion=`.
 
-    It may also have `facts` (a `Facts`), `note(groups, weights)` (a sentence for the report), and, if it has a training phase, `hooks(groups, counts)` (see
-    `criteria.training`) and `trained`, which is true if the user declares that the phase is over.
+    It may also have `facts` (a `Facts`), `note(groups, weights)` (a sentence for the report), and, if it has a
+    training phase, `hooks(groups, counts)` (see `criteria.training`) and `trained`, which is
+    true if the user declares that the phase is over.
     """
 
     @property

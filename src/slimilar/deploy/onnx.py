@@ -65,7 +65,9 @@ def _write_back(module: OnnxModule, path: Path, shapes: tuple[Tensor, ...] | Non
     written = rewritten(module)
     difference = check_written(module, written)
     if shapes is not None:
-        fix_inputs(written, {i.name: tuple(t.shape) for i, t in zip(module.source.inputs, shapes, strict=True)})
+        fix_inputs(
+            written, {i.name: tuple(t.shape) for i, t in zip(module.source.inputs, shapes, strict=True)}
+        )
     content = written.SerializeToString()
     write_bytes(path, content)
     names = tuple(i.name for i in module.source.inputs)

@@ -12,7 +12,14 @@ from slimilar.deploy.onnx_files.operators import Constant, Unreadable
 from slimilar.deploy.onnx_files.reference import Array, answers, relaxed
 
 _SHAPES = ("Shape", "Size")  # of a value that images change; themselves, images of one size do not change
-_RANDOM = ("RandomNormal", "RandomUniform", "RandomNormalLike", "RandomUniformLike", "Bernoulli", "Multinomial")
+_RANDOM = (
+    "RandomNormal",
+    "RandomUniform",
+    "RandomNormalLike",
+    "RandomUniformLike",
+    "Bernoulli",
+    "Multinomial",
+)
 
 
 def computed_values(model: Any) -> set[str]:

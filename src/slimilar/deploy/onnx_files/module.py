@@ -45,7 +45,9 @@ class Layer(nn.Module):
     def forward(self, *inputs: Tensor, batch: int) -> Any:
         """Run the operator on what the graph computed; `batch` is the number of images."""
         given = iter(inputs)
-        operands = [next(given) if x is None else self._held(k, x, batch) for k, x in enumerate(self.operands)]
+        operands = [
+            next(given) if x is None else self._held(k, x, batch) for k, x in enumerate(self.operands)
+        ]
         return self.function(*operands, **{name: self._sizes(name, batch) for name in self.size_names})
 
     def _held(self, k: int, operand: str | float, batch: int) -> Tensor | float:
@@ -114,6 +116,7 @@ class OnnxSource:
     outputs: tuple[str, ...]
     steps: tuple[Step, ...] = field(repr=False)
     opset: int
+    kinds: tuple[str, ...] = field(repr=False)  # of all operators
     computed_constants: Mapping[str, Array] = field(repr=False)  # those that are not initialisers, by name
 
     def __deepcopy__(self, memo: object) -> OnnxSource:

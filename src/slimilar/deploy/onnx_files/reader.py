@@ -44,7 +44,10 @@ def load_onnx(path: str | os.PathLike[str], shape: Shape | Sequence[Shape] | Non
     file = Path(path).expanduser()
     model = open_file(file)
     inputs = _inputs(file, model, shape)
-    sample = _Sample.of(model, inputs)
+    try:
+        sample = _Sample.of(model, inputs)
+    except InvalidInput as error:
+        raise InvalidInput(f"{file} must be a file that ONNX Runtime runs, but: {error}") from error
     try:
         held = constants(model, computed_values(model), sample.constant_feeds)
     except Unreadable as error:
@@ -123,7 +126,7 @@ class _Sample:
             except Exception as error:
                 if batch != 2:
                     reason = str(error).strip().splitlines()[0]
-                    raise InvalidInput(f"ONNX Runtime cannot run the file: {reason}") from error
+                    raise InvalidInput(f"running it failed with {reason}") from error
                 continue
             if batch == 2 and not _follows(content, inputs, outputs, wanted):
                 continue
@@ -177,10 +180,15 @@ def _built(
     names = tuple(value.name for value in model.graph.output)
     missing = [name for name in names if name not in values]
     if missing:
-        raise InvalidInput(f"{file} must compute its outputs from its inputs, but {missing[0]!r} is a constant")
+        raise InvalidInput(
+            f"{file} must compute its outputs from its inputs, but {missing[0]!r} is a constant"
+        )
     initial = {tensor.name for tensor in model.graph.initializer}
     computed = {name: constant.value for name, constant in held.items() if name not in initial}
-    source = OnnxSource(model.SerializeToString(), inputs, names, _freeing(steps, names), opset, computed)
+    kinds = tuple(proto.op_type for proto in model.graph.node)
+    source = OnnxSource(
+        model.SerializeToString(), inputs, names, _freeing(steps, names), opset, kinds, computed
+    )
     return OnnxModule(source, layers).eval()
 
 
@@ -219,7 +227,11 @@ def _name(proto: Any, k: int, taken: Mapping[str, object]) -> str:
     """
     name = re.sub(r"\W+", "_", proto.name).strip("_") or f"{proto.op_type}_{k}"
     name = f"_{name}" if name[0].isdigit() else name
-    return f"{name}_{k}" if name in taken or hasattr(OnnxModule, name) or name in ("source", "training") else name
+    return (
+        f"{name}_{k}"
+        if name in taken or hasattr(OnnxModule, name) or name in ("source", "training")
+        else name
+    )
 
 
 def _freeing(steps: list[Step], outputs: tuple[str, ...]) -> tuple[Step, ...]:
@@ -266,7 +278,10 @@ def _first_difference(model: Any, module: OnnxModule, sample: _Sample) -> str:
             found = run(module._modules[step.layer], step, values, sample.batch)
         names = [name for name in step.outputs if name][: len(found)]
         wanted = answers(relaxed(model, names), sample.feeds, names)
-        if any(not relative_difference(wanted[n], t.numpy()) < TOLERANCE for n, t in zip(names, found, strict=True)):
+        if any(
+            not relative_difference(wanted[n], t.numpy()) < TOLERANCE
+            for n, t in zip(names, found, strict=True)
+        ):
             node = model.graph.node[step.node]
             return f"the operator {node.op_type} ({node.name or step.layer})"
         values.update({n: torch.from_numpy(wanted[n]) for n in names})

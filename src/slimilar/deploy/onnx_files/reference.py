@@ -25,7 +25,7 @@ def session(content: bytes, *, optimise: bool = True) -> Any:
     try:
         return runtime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
     except Exception as error:
-        raise InvalidInput(f"ONNX Runtime cannot open the model: {str(error).strip().splitlines()[0]}") from error
+        raise InvalidInput(f"opening it failed with {str(error).strip().splitlines()[0]}") from error
 
 
 def relaxed(model: Any, extra: Iterable[str] = ()) -> bytes:
@@ -35,7 +35,9 @@ def relaxed(model: Any, extra: Iterable[str] = ()) -> bytes:
     copy.CopyFrom(model)
     del copy.graph.value_info[:]
     constant = {tensor.name for tensor in copy.graph.initializer}
-    for i, value in enumerate([v for v in copy.graph.input if v.name not in constant] + list(copy.graph.output)):
+    for i, value in enumerate(
+        [v for v in copy.graph.input if v.name not in constant] + list(copy.graph.output)
+    ):
         for a, dim in enumerate(value.type.tensor_type.shape.dim):
             dim.Clear()
             dim.dim_param = f"open_{i}_{a}"
@@ -45,7 +47,9 @@ def relaxed(model: Any, extra: Iterable[str] = ()) -> bytes:
     return content
 
 
-def answers(content: bytes, feeds: Mapping[str, Array], names: Sequence[str] | None = None) -> dict[str, Array]:
+def answers(
+    content: bytes, feeds: Mapping[str, Array], names: Sequence[str] | None = None
+) -> dict[str, Array]:
     """Return the outputs of a model on some input, by name, computed without any optimisation."""
     opened = session(content, optimise=False)
     wanted = list(names) if names is not None else [value.name for value in opened.get_outputs()]

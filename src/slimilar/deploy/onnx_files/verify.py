@@ -26,7 +26,9 @@ def check_written(module: OnnxModule, model: Any) -> float:
         try:
             found = opened.run(list(source.outputs), feeds)
         except Exception as error:
-            raise VerificationError(f"the written model must run, but ONNX Runtime raised: {error}") from error
+            raise VerificationError(
+                f"the written model must run, but ONNX Runtime raised: {error}"
+            ) from error
         with torch.no_grad():
             wanted = [t.numpy() for t in tensors_in(module(*map(torch.from_numpy, feeds.values())))]
         pairs = zip(wanted, found, strict=True)
@@ -46,7 +48,9 @@ def _check_other_sizes(module: OnnxModule, opened: Any) -> None:
     if not any(None in i.declared[1:] for i in source.inputs):
         return
     larger = tuple(
-        Input(i.name, tuple(n * 2 if d is None else n for n, d in zip(i.shape, i.declared[1:], strict=True)), ())
+        Input(
+            i.name, tuple(n * 2 if d is None else n for n, d in zip(i.shape, i.declared[1:], strict=True)), ()
+        )
         for i in source.inputs
     )
     feeds, outputs = random_images(larger, 1), list(source.outputs)
@@ -68,4 +72,3 @@ def random_images(inputs: tuple[Input, ...], batch: int) -> dict[str, Array]:
     """Return the same random numbers each time, by input."""
     random = np.random.default_rng(0)
     return {i.name: random.standard_normal((batch, *i.shape), np.float32) for i in inputs}
-

@@ -69,7 +69,9 @@ class _Graph:
         self._constant_nodes = {n.output[0] for n in model.graph.node if n.op_type == "Constant"}
         self._before: dict[int, list[Any]] = {}
         self._after: dict[int, list[Any]] = {}
-        self._names = {n for node in self.graph.node for n in (*node.input, *node.output)} | set(self._tensors)
+        self._names = {n for node in self.graph.node for n in (*node.input, *node.output)} | set(
+            self._tensors
+        )
         self._uses = Counter(n for node in self.graph.node for n in node.input)
 
     def set_tensor(self, k: int, slot: Slot, value: Array) -> None:
@@ -83,7 +85,7 @@ class _Graph:
         self._replace(k, slot.input, value.astype(held.dtype))
 
     def set_sizes(self, k: int, sizes: Sizes, now: tuple[int, ...]) -> None:
-        """Write those integers of an operator that changed."""
+        """Write those integers of an operator that changed; the list in the file may go on behind them."""
         node, changed = self.graph.node[k], [a != b for a, b in zip(sizes.original, now, strict=True)]
         if not any(changed):
             return
@@ -95,7 +97,9 @@ class _Graph:
         if name and name not in self._tensors and name not in self._computed:
             raise VerificationError(f"the sizes of {node.name} are computed in a way that cannot be written")
         held = self._held(name) if name else np.array(now, np.int64)
-        value = np.where(changed, now, held.reshape(-1)).astype(np.int64)
+        rest = held.size - len(now)
+        changed += [False] * rest
+        value = np.where(changed, [*now, *[0] * rest], held.reshape(-1)).astype(np.int64)
         if name in self._computed and name not in self._constant_nodes:
             value_name = self._add(node, "sizes", value)
             mask = self._add(node, "changed", np.array(changed))
@@ -125,13 +129,18 @@ class _Graph:
         output = node.output[0]
         node.output[0] = self._fresh(f"{output}_without_bias")
         self._after.setdefault(k, []).append(
-            self._helper.make_node("Add", [node.output[0], name], [output], name=self._fresh(f"{output}_bias"))
+            self._helper.make_node(
+                "Add", [node.output[0], name], [output], name=self._fresh(f"{output}_bias")
+            )
         )
 
     def select(self, k: int, index: Array) -> None:
         """Put a selection of channels in front of an operator."""
         node = self.graph.node[k]
-        name, result = self._add(node, "index", index.astype(np.int64)), self._fresh(f"{node.input[0]}_selected")
+        name, result = (
+            self._add(node, "index", index.astype(np.int64)),
+            self._fresh(f"{node.input[0]}_selected"),
+        )
         self._before.setdefault(k, []).append(
             self._helper.make_node("Gather", [node.input[0], name], [result], name=result, axis=1)
         )

@@ -3,4 +3,14 @@
 from slimilar.deploy.onnx_files.operators import layers, moving, pointwise, pooling
 from slimilar.deploy.onnx_files.operators.table import CONVERTERS, Built, Constant, Node, Unreadable
 
-__all__ = ["CONVERTERS", "Built", "Constant", "Node", "Unreadable", "layers", "moving", "pointwise", "pooling"]
+__all__ = [
+    "CONVERTERS",
+    "Built",
+    "Constant",
+    "Node",
+    "Unreadable",
+    "layers",
+    "moving",
+    "pointwise",
+    "pooling",
+]

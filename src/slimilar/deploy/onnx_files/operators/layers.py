@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -13,10 +14,10 @@ from torch import Tensor, nn
 from slimilar.deploy.onnx_files.module import Slot
 from slimilar.deploy.onnx_files.operators.table import Built, Node, Unreadable, converter, layer
 
-_CONVOLUTIONS = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
-_TRANSPOSED = {1: nn.ConvTranspose1d, 2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}
+_CONVOLUTIONS: dict[int, Any] = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
+_TRANSPOSED: dict[int, Any] = {1: nn.ConvTranspose1d, 2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}
 _NORMS = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNorm3d}
-_PADS = {1: nn.ConstantPad1d, 2: nn.ConstantPad2d, 3: nn.ConstantPad3d}
+_PADS: dict[int, Any] = {1: nn.ConstantPad1d, 2: nn.ConstantPad2d, 3: nn.ConstantPad3d}
 
 
 def pads_of(node: Node, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> list[int]:
@@ -69,7 +70,9 @@ def conv(node: Node) -> Built:
     )  # fmt: skip
     _fill(made, weight, bias)
     slots = _slots("" if even else "1.", bias is not None)
-    return Built(made if even else nn.Sequential(_PADS[rank](tuple(torch_pads(pads)), 0.0), made), (0,), slots)
+    return Built(
+        made if even else nn.Sequential(_PADS[rank](tuple(torch_pads(pads)), 0.0), made), (0,), slots
+    )
 
 
 @converter("ConvTranspose")
@@ -139,7 +142,12 @@ def batch_norm(node: Node) -> Built:
     assert gamma is not None
     assert beta is not None
     made = _NORMS[node.tensor(0).ndim](len(gamma), eps=node.settings.get("epsilon", 1e-5))
-    made.weight, made.bias, made.running_mean, made.running_var = nn.Parameter(gamma), nn.Parameter(beta), mean, var
+    made.weight, made.bias, made.running_mean, made.running_var = (
+        nn.Parameter(gamma),
+        nn.Parameter(beta),
+        mean,
+        var,
+    )
     names = ("weight", "bias", "running_mean", "running_var")
     return Built(made, (0,), tuple(Slot(name, k) for k, name in enumerate(names, 1)))
 
@@ -149,7 +157,9 @@ def prelu(node: Node) -> Built:
     """Return a PReLU with one slope for each channel, or for all, or for each place."""
     x, slope = node.tensor(0), node.weight(1)
     assert slope is not None
-    per_channel = slope.numel() == 1 or (slope.ndim == x.ndim - 1 and slope.numel() == slope.shape[0] == x.shape[1])
+    per_channel = slope.numel() == 1 or (
+        slope.ndim == x.ndim - 1 and slope.numel() == slope.shape[0] == x.shape[1]
+    )
     if slope.numel() == 1 or not per_channel:
         return layer(node, _prelu)
     return layer(node, _prelu_channels)

@@ -20,7 +20,22 @@ def reshape(node: Node) -> Built:
         raise Unreadable("allowzero")
     shape = node.sizes(1, "shape")
     assert shape is not None
-    return layer(node, _reshape, [0], {"shape": _with_batch(node, shape)})
+    found = _with_batch(node, shape)
+    tail = _same_tail(node.tensor(0).shape, found.base)
+    head = len(found.base) - tail
+    sizes = Size(found.base[:head], None if found.more is None else found.more[:head], found.place)
+    return layer(node, partial(_reshape, tail=tail), [0], {"shape": sizes})
+
+
+def _same_tail(before: Sequence[int], after: Sequence[int]) -> int:
+    """Return how many of the last axes, batch and channels aside, a reshape leaves as they are.
+
+    They are taken from the tensor: a height that happens to equal the number of channels must not shrink with it.
+    """
+    tail = 0
+    while tail < min(len(before) - 2, len(after) - 1) and before[-1 - tail] == after[-1 - tail]:
+        tail += 1
+    return tail
 
 
 def _with_batch(node: Node, shape: Size) -> Size:
@@ -28,11 +43,14 @@ def _with_batch(node: Node, shape: Size) -> Size:
     if not (node.fixed_batch and first):
         return shape
     rest = len(shape.base) - 1
-    return Size((0, *shape.base[1:]), (1, *(shape.more or (0,) * rest)[-rest:]) if rest else (1,), shape.place)
+    return Size(
+        (0, *shape.base[1:]), (1, *(shape.more or (0,) * rest)[-rest:]) if rest else (1,), shape.place
+    )
 
 
-def _reshape(x: Tensor, shape: tuple[int, ...]) -> Tensor:
-    return x.reshape([x.shape[i] if n == 0 else n for i, n in enumerate(shape)])
+def _reshape(x: Tensor, shape: tuple[int, ...], tail: int) -> Tensor:
+    head = [x.shape[i] if n == 0 else n for i, n in enumerate(shape)]
+    return x.reshape([*head, *x.shape[x.ndim - tail :]])
 
 
 @converter("Expand")
@@ -124,7 +142,8 @@ def split(node: Node) -> Built:
 
 
 def _split(x: Tensor, parts: tuple[int, ...], axis: int) -> tuple[Tensor, ...]:
-    return x.split(parts, axis)
+    found: tuple[Tensor, ...] = x.split(parts, axis)
+    return found
 
 
 @converter("Slice")

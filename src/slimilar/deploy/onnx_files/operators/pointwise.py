@@ -135,7 +135,12 @@ def _divide(a: Tensor, b: Tensor | float) -> Tensor:
 @converter("Sum", "Mean", "Max", "Min")
 def variadic(node: Node) -> Built:
     """Return a function of any number of tensors."""
-    functions = {"Sum": torch.add, "Mean": torch.add, "Max": torch.maximum, "Min": torch.minimum}
+    functions: dict[str, Any] = {
+        "Sum": torch.add,
+        "Mean": torch.add,
+        "Max": torch.maximum,
+        "Min": torch.minimum,
+    }
     share = 1 / len(node.inputs) if node.kind == "Mean" else 1.0
     return layer(node, partial(_folded, function=functions[node.kind], share=share), numbers=False)
 

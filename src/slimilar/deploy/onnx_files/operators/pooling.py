@@ -69,7 +69,8 @@ def _average_pool(
     if counts:
         return summed
     inside = F.pad(torch.ones((1, 1, *x.shape[2:]), dtype=x.dtype, device=x.device), torch_pads(pads))
-    return summed / pool(inside, kernel, stride, 0, ceil)
+    shares: Tensor = pool(inside, kernel, stride, 0, ceil)
+    return summed / shares
 
 
 @converter("GlobalAveragePool")
@@ -154,7 +155,7 @@ def _pick(before: int, after: int, scale: float, where: str, rounding: str) -> l
         "align_corners": i * (before - 1) / max(1, after - 1),
         "asymmetric": i / scale,
     }
-    rounds = {
+    rounds: dict[str, Any] = {
         "floor": np.floor,
         "ceil": np.ceil,
         "round_prefer_floor": lambda a: np.ceil(a - 0.5),

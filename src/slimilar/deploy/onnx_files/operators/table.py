@@ -82,7 +82,9 @@ class Node:
         """Return integers that an input or a setting holds."""
         if name is not None and name in self.settings:
             value = self.settings[name]
-            return Size(tuple(int(n) for n in (value if isinstance(value, Sequence) else [value])), None, name)
+            return Size(
+                tuple(int(n) for n in (value if isinstance(value, Sequence) else [value])), None, name
+            )
         found = None if k is None else self.constant(k)
         if found is None or k is None:
             return None
