@@ -78,7 +78,7 @@ def test_two_rounds_of_pruning(tmp_path):
 
 def test_a_channel_selection_is_written_as_a_gather(tmp_path):
     norm = {
-        f"{n}{i}": weights(16, 1, seed=5 * i + k)[:, 0] ** 2 + 0.1
+        f"{n}_{i}": weights(16, 1, seed=5 * i + k)[:, 0] ** 2 + 0.1
         for i in (1, 2)
         for k, n in enumerate("abcd")
     }

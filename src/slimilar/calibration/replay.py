@@ -176,7 +176,7 @@ def execute(program: Program, k: int, values: Values, tensors: Tensors) -> None:
     # Recorded without data, a view may meet kernels in channels-last order (so trained ones are), where it must copy.
     func = (
         torch.ops.aten.reshape.default
-        if instruction.func is torch.ops.aten.view.default
+        if instruction.func in (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default)
         else instruction.func
     )
     if func._schema.is_mutable and args and isinstance(args[0], Tensor):
