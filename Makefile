@@ -1,4 +1,4 @@
-# Every target makes what it needs on a fresh machine and is quick the second time.
+# Every target installs what it needs on a fresh machine and is quick the second time.
 # Pass more to pytest with ARGS, as in: make test ARGS="-k similarity"
 
 PYTHON ?= python3
@@ -7,10 +7,14 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 RIVALS := $(VENV)/.rivals
 DETECTORS := $(VENV)/.detectors
+ENGINES := $(VENV)/.engines
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 PYTEST := $(BIN)/python -m pytest
+# One test process per core with one thread each: PyTorch's own threads would only compete for the cores.
+PARALLEL := OMP_NUM_THREADS=1 $(PYTEST) -n auto
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-slow test-zoo check format demo bench screenshots clean
+.PHONY: help install test test-slow test-zoo test-engines check format demo bench screenshots clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -19,22 +23,27 @@ install: $(INSTALLED)  ## make the virtual environment
 
 $(INSTALLED): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(PIP) -e '.[dev]'
 	touch $@
 
-# The tools we are measured against are wanted by the benchmarks alone.
+# The tools that Slimilar is compared with: only the benchmarks need them.
 $(RIVALS): $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,rivals,detectors]'
+	$(PIP) -e '.[dev,rivals,detectors]'
 	touch $@
 
-# Detectors bring a library of their own, for the zoo alone.
+# The library of the detectors: only the zoo needs it.
 $(DETECTORS): $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,detectors]'
+	$(PIP) -e '.[dev,detectors]'
+	touch $@
+
+# Engines and the cluster that are optional: only their own tests need them.
+$(ENGINES): $(INSTALLED)
+	$(PIP) -e '.[dev,openvino,ray]'
 	touch $@
 
 test: $(INSTALLED)  ## run the tests
 	@scripts/ensure-browser
-	$(PYTEST) $(ARGS)
+	$(PARALLEL) $(ARGS)
 
 test-slow: $(INSTALLED)  ## run the tests that take minutes
 	$(PYTEST) -m slow --timeout 3600 --ignore tests/zoo $(ARGS)
@@ -42,12 +51,15 @@ test-slow: $(INSTALLED)  ## run the tests that take minutes
 test-zoo: $(DETECTORS)  ## run the tests over whole model zoos
 	$(PYTEST) -m slow --timeout 3600 tests/zoo $(ARGS)
 
+test-engines: $(ENGINES)  ## run the tests of ONNX Runtime, OpenVINO and Ray; records benchmarks/results/engines.txt
+	PYTHONPATH=benchmarks $(BIN)/python scripts/test_engines.py $(ARGS)
+
 check: $(INSTALLED)  ## lint, formatting and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-format: $(INSTALLED)  ## put the code in shape
+format: $(INSTALLED)  ## format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 

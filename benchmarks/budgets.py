@@ -101,7 +101,7 @@ def _about(found: list[dict[str, Any]], shares: dict[tuple[str, str, str], float
     made = {f"torch {r['torch']}, numpy {r['numpy']}, python {r['python']}" for r in found}
     images = ", ".join(map(str, sorted({r["images"] for r in found})))
     return (
-        "Command: `python benchmarks/budgets.py --data FOLDER`. FLOPs of the smaller network, counted anew, in % of "
+        "Command: `python benchmarks/budgets.py --data FOLDER`. FLOPs of the smaller network, counted again, in % of "
         f"those of the published one, in the paper's convention. {len(shares)} cuts, of which {len(missed)} miss: are "
         f"above what was asked, or more than 1 % of the network below it{f' ({told})' if missed else ''}.\n\n"
         f"Seed {SEED}, {images} images (CIFAR-10: for training, ImageNet: for validation), `span` with an effort "

@@ -2,8 +2,8 @@
 
     python benchmarks/clustering.py > benchmarks/results/clustering.txt
 
-Times Eq. 4, normalisation, the linkage tree, the removal order and one cut, end to end, for a made-up
-trained batch norm; the best of three runs, one thread. Clustering is O(width^2) in time and memory.
+Times Eq. 4, normalisation, the linkage tree, the removal order and one cut, end to end, for a random
+batch norm; the best of three runs, one thread. Clustering is O(width^2) in time and memory.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     python benchmarks/demo.py > benchmarks/results/demo.txt
 
-The shipped network and images, so everybody can measure the same. Accuracy is that of 1,000 test images, without
-fine-tuning; time is that of 32 images at once, all networks in turn, medians and 95 % intervals of the ratios.
+The shipped network and images, so that anyone can repeat it. Accuracy is that of 1,000 test images, without
+fine-tuning; time is that of 32 images at once, all networks interleaved, medians and 95 % intervals of the ratios.
 """
 
 from __future__ import annotations

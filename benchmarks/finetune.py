@@ -5,7 +5,7 @@
 VGG-16 on CIFAR-10 at a third of its FLOPs, where the paper fine-tunes for 60 epochs and loses 0.7 points. The recipe is
 `quick` (three epochs, one cycle to 0.01, gradients clipped, crop and flip); a teacher is the network before pruning. It
 trains on the 45,000 training images out of which 1,024 have calibrated the fit; recipes were chosen on the others. A
-run that is stopped goes on; rows are appended to benchmarks/results/finetune.jsonl, the table is finetune.md.
+run that is stopped is resumed; rows are appended to benchmarks/results/finetune.jsonl, the table is finetune.md.
 """
 
 from __future__ import annotations

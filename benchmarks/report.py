@@ -2,7 +2,7 @@
 
     python benchmarks/report.py > benchmarks/results/report.txt
 
-ResNet-50 and DenseNet-121 at 224 x 224, batch norms made up; Chromium without a graphics card, 1440 x 900, a layer
+ResNet-50 and DenseNet-121 at 224 x 224, random batch norms; Chromium without a graphics card, 1440 x 900, a layer
 open beside the curve. "ready": from the start of loading until the page has drawn and answers, the median of five.
 "step": all that the main thread does in the frame after the slider moved (script, style, layout, paint), over 100
 positions of the slider, by the clock and in CPU time, which other programs on the machine disturb less.

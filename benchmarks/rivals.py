@@ -20,10 +20,10 @@ from torch import Tensor, nn
 
 import slimilar
 from slimilar.calibration.consumers import find_consumers
+from slimilar.calibration.program import program_of
 from slimilar.criteria import Ranking, Weights
 from slimilar.graph.groups import ChannelGroup
 from slimilar.planning.cut import Cut
-from slimilar.reconstruction.apply import program_of
 from slimilar.reconstruction.least_squares import Settings, substitute_linear
 from slimilar.reconstruction.reconstruct import rebuild
 from slimilar.similarity.removal_order import RemovalOrder

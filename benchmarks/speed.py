@@ -18,13 +18,14 @@ import statistics
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
-from pathlib import Path
 
 import torch
 from _memory import growth
+from _results import RESULTS
 from torch import nn
 
 import slimilar
+from slimilar.utils.atomic import write_text
 from slimilar.utils.torchvision_compat import import_torchvision
 
 GOALS = {"resnet50": 2.0, "densenet121": 10.0, "mobilenet_v2": 1.0}
@@ -121,7 +122,7 @@ def main() -> None:
             f"{name:<14} {a:>10.2f} {b:>15.2f} {b / a:>6.1f}x {goal:>6.0f}x {mine:>12.0f} {theirs:>17.0f}"
         )
         print("\n".join(lines) if len(lines) == 4 else lines[-1], flush=True)
-    (Path(__file__).parent / "results" / "speed.txt").write_text("\n".join(lines) + "\n")
+    write_text(RESULTS / "speed.txt", "\n".join(lines) + "\n")
 
 
 def _version() -> str:

@@ -46,11 +46,11 @@ class Bare:
 
 
 def measured(model: nn.Module, images: Images) -> list[tuple[float, float]]:
-    """Return the CPU seconds of blocks of steps, ours and bare in turn."""
+    """Return the CPU seconds of blocks of steps, ours and bare, interleaved."""
     bare, pairs, steps = Bare(model, images), [], 0
     began = time.process_time()
 
-    def in_turn(network: nn.Module, lr: float) -> None:
+    def interleave(network: nn.Module, lr: float) -> None:
         nonlocal steps, began
         steps += 1
         if steps % BLOCK:
@@ -65,7 +65,7 @@ def measured(model: nn.Module, images: Images) -> list[tuple[float, float]]:
     recipe = Recipe(epochs=1, batch_size=BATCH, lr=0.1)
     with tempfile.TemporaryDirectory() as folder:
         settings = TrainingSettings(seed=SEED, log_every=10)
-        train(model, images, recipe, folder=folder, hooks=Hooks(after_step=in_turn), settings=settings)
+        train(model, images, recipe, folder=folder, hooks=Hooks(after_step=interleave), settings=settings)
     return pairs[2:]  # the first blocks warm up
 
 
@@ -99,7 +99,7 @@ def main() -> None:
             flush=True,
         )
     print("\n'ours : bare' is the throughput of train() by that of the bare loop; 'batches' the share of")
-    print("train()'s time in which batches are drawn, cropped, mirrored and normalised.")
+    print("train()'s time in which batches are drawn, cropped, flipped and normalised.")
 
 
 if __name__ == "__main__":

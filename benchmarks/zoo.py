@@ -1,6 +1,6 @@
 """Every batch-norm CNN of torchvision and timm: trace, prune, verify, train one step; the same with Torch-Pruning.
 
-    python benchmarks/zoo.py                # goes on where it was stopped; rows in benchmarks/results/zoo.jsonl
+    python benchmarks/zoo.py                # resumes; rows in benchmarks/results/zoo.jsonl
     python benchmarks/zoo.py --all --tasks ours                # also timm's near-duplicates
     python benchmarks/zoo.py --only resnet  # names that contain a word
     python benchmarks/zoo.py --again error,wrong,time-out      # once more what ended so
@@ -8,7 +8,7 @@
 
 Each model is tried in a worker process that is replaced when it crashes or takes too long: both tools have the same
 limit, in processor time. Architectures without batch norm are tried too, with Slimilar alone: what it does not
-understand in them it must leave alone. Prints the table.
+support in them it must leave unpruned. Prints the table.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""``python -m experiments NAME``: run an experiment, or go on with it, and write its table and figures."""
+"""``python -m experiments NAME``: run or resume an experiment, and write its table and figures."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Networks that have to be trained before they can be pruned, because nobody has published them.
+"""Base networks that have no published checkpoint and are trained here before they are pruned.
 
     python -m experiments.bases NAME... --data FOLDER [--runs runs/bases]
 
-A killed training goes on where it was. The weights (kernels in half precision) go to ``experiments/bases/``
+A killed training is resumed. The weights (kernels in half precision) go to ``experiments/bases/``
 where they are small, else they stay in the folder of runs; how they were made goes to ``NAME.json`` beside them.
 """
 
@@ -19,12 +19,13 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
+from experiments.progress import show_progress
 from experiments.provenance import commit
 from slimilar.data import cifar
 from slimilar.errors import DataError
 from slimilar.models import VGG, PreResNet
-from slimilar.models.checkpoints import load_state
-from slimilar.train import Progress, Recipe, TrainingSettings, evaluate, recipe, train
+from slimilar.models.checkpoints import half_precision, load_state, single_precision
+from slimilar.train import Recipe, TrainingSettings, evaluate, recipe, train
 from slimilar.utils.atomic import replacing, write_text
 from slimilar.utils.provenance import hardware, versions
 from slimilar.utils.suggestions import choose
@@ -32,7 +33,7 @@ from slimilar.utils.suggestions import choose
 SEED = 0
 FOLDER = Path(__file__).parent / "bases"
 RUNS = Path("runs/bases")
-SHIPPED = 3_000_000  # bytes; what is larger is made anew by whoever wants it
+SHIPPED = 3_000_000  # bytes; larger ones are not committed
 
 
 @dataclass(frozen=True)
@@ -63,26 +64,21 @@ def load_base(name: str, runs: Path = RUNS) -> nn.Module:
     for folder in (FOLDER, runs):
         file = folder / f"{name}.safetensors"
         if file.is_file():
-            state = {k: v.float() if v.is_floating_point() else v for k, v in load_file(file).items()}
-            return load_state(base.build(), state).eval()
+            return load_state(base.build(), single_precision(load_file(file))).eval()
     raise DataError(f"{name} has not been trained yet; run: python -m experiments.bases {name} --data FOLDER")
 
 
 def make(name: str, data: Path, runs: Path = RUNS) -> Path:
-    """Train a base network, or go on with it; write weights and record, and return where the weights are."""
+    """Train a base network, or resume its training; write weights and record, and return the path of the weights."""
     base = BASES[choose(name, list(BASES), "base")]
     images, test = (cifar(base.dataset, split, data) for split in ("train", "test"))
     running = commit()  # asked now: it may change during a long training
     torch.manual_seed(SEED)
     result = train(
         base.build(), images, base.recipe, test=test, folder=runs / name, resume=True,
-        settings=TrainingSettings(seed=SEED, save_every=100), progress=_show,
+        settings=TrainingSettings(seed=SEED, save_every=100), progress=show_progress,
     )  # fmt: skip
-    state = {
-        k: (v.half() if v.ndim > 1 else v).contiguous()
-        for k, v in result.model.state_dict().items()
-        if not k.endswith("num_batches_tracked")
-    }
+    state = half_precision(result.model)
     size = sum(v.numel() * v.element_size() for v in state.values())
     file = (FOLDER if size < SHIPPED else runs) / f"{name}.safetensors"
     with replacing(file) as unfinished:
@@ -104,14 +100,6 @@ def make(name: str, data: Path, runs: Path = RUNS) -> Path:
     write_text(FOLDER / f"{name}.json", json.dumps(record, indent=1) + "\n")
     print(f"{name}: {score.accuracy:.2%} of {score.images} test images, {file}")
     return file
-
-
-def _show(event: Progress) -> None:
-    line = f"epoch {event.epoch}/{event.epochs} step {event.step}/{event.steps} loss {event.loss:.4f}"
-    line += f" accuracy {event.accuracy:.4f} {event.images_per_second:.0f} images/s"
-    if event.test_accuracy is not None:
-        line += f" | test {event.test_accuracy:.4f}"
-    print(line, flush=True)
 
 
 def main() -> None:

@@ -38,7 +38,7 @@ def reproduce(
     threads: int | None = None,
     show: bool = False,
 ) -> list[Path]:
-    """Run an experiment, or go on with it, and return the files that it wrote.
+    """Run or resume an experiment, and return the files that it wrote.
 
     With `show` nothing is computed: table and figures are those of the rows that are there.
     """

@@ -1,9 +1,9 @@
 """Train the network that ships with the package: a narrow VGG-16 on CIFAR-10.
 
-    python experiments/demo_network.py --data FOLDER --out runs/demo          # FOLDER holds cifar10.npz
-    python experiments/demo_network.py --data FOLDER --out runs/demo --ship   # and put it into the package
+    python -m experiments.demo_network --data FOLDER --out runs/demo          # FOLDER holds cifar10.npz
+    python -m experiments.demo_network --data FOLDER --out runs/demo --ship   # and put it into the package
 
-A killed run goes on where it was when started again. With ``--ship`` the weights (kernels in half precision), 1,000
+A killed run is resumed. With ``--ship`` the weights (kernels in half precision), 1,000
 test images, 256 training images, and ``network.json`` (command, seed, versions, hardware, and the accuracy
 of the shipped weights on all 10,000 test images) go to ``src/slimilar/data/demo_assets``.
 """
@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Literal
@@ -22,26 +20,21 @@ import torch
 from torch import nn
 
 import slimilar
+from experiments.progress import show_progress
 from slimilar.data import Images, cifar, demo_images
 from slimilar.data.demo import write_demo_images
 from slimilar.models import VGG, demo_network
 from slimilar.models.demo import WIDTH, write_demo_network
-from slimilar.train import Progress, TrainingResult, TrainingSettings, evaluate, recipe, train
+from slimilar.train import TrainingResult, TrainingSettings, evaluate, recipe, train
+from slimilar.utils.atomic import write_text
+from slimilar.utils.provenance import hardware, versions
 
 SEED = 0
-COMMAND = "python experiments/demo_network.py --data FOLDER --out runs/demo"
+COMMAND = "python -m experiments.demo_network --data FOLDER --out runs/demo"
 FIRST = replace(recipe("one-cycle"), epochs=14)
 # Further cycles from there. (A constant rate of 0.03 with averaged weights, tried for two epochs, gave 87.8 %.)
 SECOND = replace(FIRST, epochs=20, lr=0.08, warmup=0.1)
 CYCLES = {"": FIRST, "more": SECOND, "third": replace(SECOND, epochs=12)}  # folder below --out: recipe
-
-
-def show(event: Progress) -> None:
-    line = f"epoch {event.epoch}/{event.epochs} step {event.step}/{event.steps} loss {event.loss:.4f}"
-    line += f" accuracy {event.accuracy:.4f} {event.images_per_second:.0f} images/s"
-    if event.test_accuracy is not None:
-        line += f" | test {event.test_accuracy:.4f}"
-    print(line, flush=True)
 
 
 def ship(cycles: list[TrainingResult], images: Images, test: Images) -> None:
@@ -53,7 +46,7 @@ def ship(cycles: list[TrainingResult], images: Images, test: Images) -> None:
     for split, part in shown.items():
         write_demo_images(folder, part, split)
     labels = {split: part.labels.tolist() for split, part in shown.items()}
-    (folder / "labels.json").write_text(json.dumps(labels) + "\n")
+    write_text(folder / "labels.json", json.dumps(labels) + "\n")
     write_demo_network(folder, cycles[-1].model)
     shipped = demo_network()
     score = evaluate(shipped, test)
@@ -68,14 +61,10 @@ def ship(cycles: list[TrainingResult], images: Images, test: Images) -> None:
         "test_images": score.images,
         "test_accuracy_of_the_shipped_images": evaluate(shipped, demo_images()).accuracy,
         "history": [asdict(epoch) for part in cycles for epoch in part.history],
-        "versions": {
-            "slimilar": slimilar.__version__,
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-        },
-        "hardware": f"{os.cpu_count()} cores of {platform.machine()}, shared with other programs; no accelerator",
+        "versions": versions(),
+        "hardware": hardware(),
     }
-    (folder / "network.json").write_text(json.dumps(record, indent=1) + "\n")
+    write_text(folder / "network.json", json.dumps(record, indent=1) + "\n")
     print(f"shipped: {score.accuracy:.2%} of {score.images} test images")
 
 
@@ -103,7 +92,7 @@ def main() -> None:
                 test=test,
                 folder=args.out / name,
                 resume=True,
-                progress=show,
+                progress=show_progress,
                 settings=settings,
             )
         )

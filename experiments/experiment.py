@@ -1,4 +1,4 @@
-"""What every experiment works with: networks, images, and the few things that are done to them."""
+"""What every experiment works with: trained networks, their images, scores and fine-tuning."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class ExperimentRun:
     ledger: RowLedger
     data: Path | None
     seed: int = 0
-    work: Path = Path("runs/experiments")  # for work that experiments share, and that they go on with
+    work: Path = Path("runs/experiments")  # for work that experiments share and resume
     opened: dict[str, TrainedNetwork] = field(default_factory=dict)
 
     def network(self, name: str) -> TrainedNetwork:
@@ -85,6 +85,11 @@ class ExperimentRun:
         if name not in self.opened:
             self.opened[name] = _open(name, self.scale, self.data, self.seed)
         return self.opened[name]
+
+    def network_with(self, name: str, count: int | None) -> TrainedNetwork:
+        """Return a network with the first `count` of its test images; None stands for all."""
+        network = self.network(name)
+        return network if count is None else replace(network, test=network.test.first(count))
 
     def base(self, name: str) -> Mapping[str, Any]:
         """Return the row of an unpruned network: accuracy, and which weights it was."""

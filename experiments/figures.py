@@ -1,4 +1,4 @@
-"""One look for all figures: few lines, labels beside what they name, colours that everybody can tell apart."""
+"""One style for all figures: few lines, direct labels, colours for colour-blind readers."""
 
 from __future__ import annotations
 

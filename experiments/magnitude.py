@@ -1,7 +1,7 @@
 r"""The paper's motivation: similarity against magnitude where gammas are large and alike.
 
 Two looks. First, a trained network's layers are parted into those whose smallest $|\gamma|$ is near the mean (alike)
-and the others (spread), and only one half is pruned. Second, the network is written anew: with $s > 0$, a channel's
+and the others (spread), and only one half is pruned. Second, the network is rewritten: with $s > 0$, a channel's
 $\gamma$ and $\beta$ times s and its consumer's kernel divided by s is the same function, because ReLU and max
 pooling let a positive factor through; so every layer can have gammas as large and alike as one pleases. A criterion
 that reads importance off the size of gamma then has nothing left to read.
@@ -41,7 +41,7 @@ CRITERIA = {
     "random": ("chance", GREY),
 }
 WHERE = {"alike": "layers with gammas alike", "spread": "the other layers", "all": "all layers"}
-WRITTEN = {"trained": "as trained", "equal": "written anew with equal gammas"}
+WRITTEN = {"trained": "as trained", "equal": "rewritten with equal gammas"}
 LOOKS = (("alike", "trained"), ("spread", "trained"), ("all", "trained"), ("all", "equal"))
 READS_NORMS = ("similarity", "bn-scale")  # the others choose alike however the network is written
 DEAD = 0.01  # gammas below this share of the layer's largest are left as they are
@@ -188,7 +188,7 @@ def table(ledger: RowLedger) -> str:
                 *(f"-{100 * s:.0f} % of channels" for s in settings["shares"])]  # fmt: skip
         words = (
             f"{LABELS[name]}. Unpruned: {base['accuracy']:.2f} % of {base['images']} test images; no fine-tuning. "
-            f"Written anew, its scores differ by {gammas['difference']:.0e} of the largest: rounding."
+            f"Rewritten, its scores differ by {gammas['difference']:.0e} of the largest: rounding."
         )
         parts += [words, markdown(head, rows)]
     return "\n\n".join(parts)
@@ -224,7 +224,7 @@ def _figure(ledger: RowLedger, settings: dict[str, Any], network: str) -> Any:
                 label_ends(axis, ends, gap=8)
             if row == 0:
                 title = f"{WHERE[where]},\n{WRITTEN[written]}"
-                axis.set_title(title.replace("written anew with ", "written with "))
+                axis.set_title(title.replace("rewritten with ", "with "))
         axes[row, 0].set_ylabel(
             f"{'plain removal' if substitute == 'none' else substitute + ' substitute'}\naccuracy in %"
         )

@@ -2,11 +2,11 @@
 
     python -m experiments.short_recipe --data FOLDER
 
-The paper's rate of 0.01 is for 60 epochs; in the few steps of the small scale it may spoil more than it mends, as may
-statistics of batch norms that are taken anew from small batches. Networks are pruned by similarity, plainly and with a
-fit to unlabelled images, fine-tuned at several rates with and without frozen statistics, and scored on held-out
-*training* images; test images are not looked at. What has the best mean over the networks was entered in
-`scales.py` by hand; the rows are in `results/short_recipe.jsonl`.
+The paper's rate of 0.01 is for 60 epochs; in the few steps of the small scale it may harm more than it helps, as
+may statistics of batch norms that are estimated again from small batches. Networks are pruned by similarity,
+plainly and with a fit to unlabelled images, fine-tuned at several rates with and without frozen statistics, and
+scored on held-out *training* images; test images are not used. What has the best mean over the networks was entered
+in `scales.py` by hand; the rows are in `results/short_recipe.jsonl`.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ def printed(dataset: str, stands_for: str, method: str) -> PaperRow | None:
 
 
 def budget(dataset: str, stands_for: str) -> str:
-    """Return the share of FLOPs that the paper's own method leaves; everybody has to meet it.
+    """Return the share of FLOPs that the paper's own method leaves; all methods must meet it.
 
     >>> budget("CIFAR-10", "VGG-16")
     '0.2906'

@@ -43,7 +43,8 @@ def apart(ledger: RowLedger) -> str:
 def _took(ledger: RowLedger) -> str:
     """Return the time of all rows. Rows without `cpu` are older; the header holds the processor time of those."""
     cpu = ledger.header.get("processor_seconds", 0) + sum(row.get("cpu", 0) for row in ledger.rows)
-    return f"{cpu:.0f} s of processor time, {sum(row['seconds'] for row in ledger.rows):.0f} s"
+    known = f"{cpu:.0f} s of processor time, " if cpu else ""
+    return f"{known}{sum(row['seconds'] for row in ledger.rows):.0f} s"
 
 
 def _commits(ledger: RowLedger) -> str:

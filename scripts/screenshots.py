@@ -1,6 +1,6 @@
 """Draw the images of the report in docs/images/, with a browser.
 
-    make screenshots                                     a ResNet-50 with made-up batch norms
+    make screenshots                                     a ResNet-50 with random batch norms
     make screenshots ARGS="resnet50-imagenet FOLDER"     the published checkpoint in FOLDER
 
 A laptop in both themes, one layer close up, and a phone; with few colours, so that the files stay small.
@@ -29,7 +29,7 @@ LAYER = "layer1.1.conv1"
 
 
 def network(arguments: list[str]) -> torch.nn.Module:
-    """Return a ResNet-50: a published one if it is named, else one with made-up batch norms."""
+    """Return a ResNet-50: a published one if it is named, else one with random batch norms."""
     if arguments:
         return pretrained(*arguments).model
     torch.manual_seed(0)
@@ -37,7 +37,7 @@ def network(arguments: list[str]) -> torch.nn.Module:
 
 
 def save(shot: bytes, name: str) -> None:
-    """Write a image with a palette of 256 colours."""
+    """Write an image with a palette of 256 colours."""
     # Rare colours count as much as common ones: a small dot may be all that a legend has.
     method, dither = Image.Quantize.MAXCOVERAGE, Image.Dither.NONE
     image = Image.open(io.BytesIO(shot)).convert("RGB").quantize(256, method, kmeans=2, dither=dither)

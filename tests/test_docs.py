@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from pathlib import Path
 
 import pytest
 
 from helpers.paths import BENCHMARKS, DOCS, ROOT
+from slimilar.comparison import Terms
 
 PAGES = [
     *sorted(DOCS.glob("*.md")),
@@ -41,6 +43,13 @@ def test_python_examples_compile(page: Path) -> None:
         compile(code, page.name, "exec")
 
 
+def test_the_terms_of_the_comparison_are_accepted() -> None:
+    (call,) = re.findall(
+        r"^terms = (Terms\(.*\))$", (DOCS / "compare.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    assert eval(call, {"Terms": Terms}).epochs == 2
+
+
 def test_accuracies_of_the_comparison_are_those_of_its_tables() -> None:
     text = (DOCS / "compare.md").read_text(encoding="utf-8")
     files = [RESULTS / "compare" / "comparison.md", *RESULTS.glob("compare-lr/clipped/*/comparison.md")]
@@ -56,6 +65,14 @@ def test_accuracies_in_the_readme_are_those_of_the_benchmark() -> None:
     quoted = set(re.findall(r"\b\d\d\.\d\d(?= %| to )", text.split("**Published")[1]))
     assert len(quoted) > 15
     assert {number for number in quoted if f" {number} " not in printed} == set()
+
+
+def test_classes_in_the_architecture_exist() -> None:
+    text = (DOCS / "architecture.md").read_text(encoding="utf-8")
+    names = re.findall(r"^\| `(slimilar\.[\w.]+)\.(\w+)`", text, re.MULTILINE)
+    assert len(names) > 10
+    for module, name in names:
+        assert isinstance(getattr(importlib.import_module(module), name), type), f"{module}.{name}"
 
 
 def test_glossary_terms_are_unique_and_used() -> None:

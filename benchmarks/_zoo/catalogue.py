@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from slimilar.utils.atomic import write_text
 from slimilar.utils.torchvision_compat import import_torchvision
 
 _KINDS = ("", "segmentation", "video", "optical_flow", "detection")
@@ -111,7 +112,7 @@ def catalogue(path: Path) -> list[Architecture]:
         return [Architecture(**{**row, "sizes": tuple(row["sizes"])}) for row in json.loads(path.read_text())]
     warnings.simplefilter("ignore")
     found = [describe(*name) for name in names()]
-    path.write_text("[\n" + ",\n".join(json.dumps(asdict(e)) for e in found) + "\n]\n")
+    write_text(path, "[\n" + ",\n".join(json.dumps(asdict(e)) for e in found) + "\n]\n")
     return found
 
 

@@ -1,4 +1,4 @@
-"""An independent judge of a pruned network: it looks at nothing but the two networks' weights.
+"""An independent check of a pruned network, from the weights of the two networks alone.
 
 No two entries of a weight are the same number, so each number of the smaller network is found in the larger one, and
 it is known which entries are gone. With exactly these entries set to zero, the larger network must give the same
@@ -61,7 +61,7 @@ def _kept(weight: Tensor, small: Tensor) -> Tensor:
     known = bool(((found >= 0) & (found < weight.numel())).all())
     if known and torch.equal(weight.flatten()[found], lesser) and not bool((found % size).any()):
         kept = found // size
-    else:  # these numbers are not ours: somebody has written the weight anew
+    else:  # other numbers than ours: the tool has rewritten the weight
         numbers = weight.flatten(2).select(-1, 0).flatten() if weight.ndim > 2 else weight.flatten()
         kept = sought(numbers, lesser)
     mask = weight.new_zeros(weight.shape[:2].numel())

@@ -132,7 +132,7 @@ def _side_by_side(rows: Rows) -> Iterator[str]:
         )
     other = [m for (m, t), r in rows.items() if t == "ours" and r.get("criterion")]
     far = [m for (m, t), r in rows.items() if t == "ours" and r.get("flops_left", 0) > 0.705]
-    yield f"Passed by magnitudes, as no batch norm speaks for their channels: {', '.join(other) or 'none'}."
+    yield f"Passed by magnitudes, as no batch norm follows their channels: {', '.join(other) or 'none'}."
     yield f"Passed, but less than 30 % of the FLOPs could be cut: {', '.join(far) or 'none'}."
 
 

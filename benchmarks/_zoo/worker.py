@@ -93,7 +93,7 @@ def ours(entry: Architecture) -> dict[str, Any]:
     if row["smallest_inner"] > ENOUGH:
         mode, chosen = "joint", analyze(model, example, residual="joint")
         row |= {"groups_joint": len(chosen.groups), "smallest_joint": _smallest(chosen)}
-    if not chosen.groups:  # no batch norm speaks for the channels that may leave
+    if not chosen.groups:  # no batch norm follows the channels that may be removed
         chosen, row["criterion"] = (
             analyze(model, example, residual="joint", criterion="magnitude-l1"),
             "magnitude-l1",

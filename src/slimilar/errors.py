@@ -66,6 +66,10 @@ class SlimilarError(Exception):
         return next((part.name for part in self.args if isinstance(part, Option)), None)
 
 
+class SlimilarWarning(UserWarning):
+    """Something was done in another way than asked for, or less well; the message has the reason."""
+
+
 class InvalidInput(SlimilarError, ValueError):
     """An argument does not have the expected form."""
 

@@ -162,5 +162,5 @@ def test_as_many_frames_are_given_as_a_network_takes(zoo, monkeypatch, kind, sha
     from _zoo import catalogue, worker
 
     monkeypatch.setattr(worker, "build", lambda *_: Sixteen() if kind else nn.Conv2d(3, 4, 1))
-    entry = catalogue.Entry("own", "own", kind, 0, 0, "", (8,))
+    entry = catalogue.Architecture("own", "own", kind, 0, 0, "", (8,))
     assert list(worker.prepared(entry)[1].shape) == shape

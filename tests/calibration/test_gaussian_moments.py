@@ -14,7 +14,7 @@ from scipy import integrate, special, stats
 from torch import Tensor
 from torch.nn import functional as F
 
-from slimilar.calibration.activations import ACTIVATIONS, supported
+from slimilar.calibration.activations import SHAPES, supported
 from slimilar.calibration.gaussian_moments import covariance, max_moments, moments, relu_product
 from slimilar.errors import InvalidInput
 
@@ -73,13 +73,13 @@ def gaussian(z: float) -> float:
 
 
 def test_every_activation_of_the_table_is_tested():
-    assert set(FUNCTIONS) == set(ACTIVATIONS)
+    assert set(FUNCTIONS) == set(SHAPES)
 
 
 @pytest.mark.parametrize(("name", "options", "function"), CASES)
 def test_the_table_holds_pytorchs_functions(name, options, function):
     x = torch.linspace(-12, 12, 481, dtype=torch.float64)
-    torch.testing.assert_close(ACTIVATIONS[name](**options).function(x), function(x), rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(SHAPES[name](**options).function(x), function(x), rtol=1e-12, atol=1e-12)
 
 
 @pytest.mark.parametrize(("name", "options", "function"), CASES)

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 import slimilar
 from slimilar.calibration.consumers import find_consumers
+from slimilar.calibration.program import program_of
 from slimilar.pipeline import apply
-from slimilar.reconstruction.apply import program_of
 
 CASES = [
     (nn.Conv2d(1, 1, 3, padding=1), (1, 1, 5, 4)),

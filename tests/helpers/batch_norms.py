@@ -1,4 +1,4 @@
-"""Batch norms as training might leave them, made up by seed."""
+"""Random batch norms by seed, as after training."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 def layer(n: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Return beta and gamma of a made-up trained batch norm."""
+    """Return beta and gamma of a random batch norm, as after training."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(n, generator=generator), torch.randn(n, generator=generator)

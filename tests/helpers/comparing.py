@@ -20,7 +20,7 @@ CLOCKS = ("prepare_seconds", "choose_seconds", "prune_seconds", "train_seconds",
 
 @functools.cache
 def subject() -> Subject:
-    """Return the network as it is after two epochs, and digits to go on with."""
+    """Return a network trained for two epochs, and the digits for further training."""
     settings = TrainingSettings(tensorboard=False)
     recipe = Recipe(epochs=2, batch_size=32, lr=0.05)
     model = train(network(), digits(0, 300), recipe, settings=settings).model

@@ -122,6 +122,12 @@ def _attend(x: Tensor) -> Tensor:
     return (flat @ (flat.transpose(1, 2) @ flat).softmax(-1)).view(x.shape)
 
 
+def _attend_to(x: Tensor, f: nn.Module, g: nn.Module) -> Tensor:
+    """Compare what two layers make of every place, as queries and keys."""
+    weights = (f(x).flatten(2).transpose(1, 2) @ g(x).flatten(2)).softmax(-1)
+    return (x.flatten(2) @ weights).view(x.shape)
+
+
 STEPS: dict[str, Make] = {
     "conv": _conv,
     "conv with bias": lambda c: nn.Conv2d(c, 7, 1),
@@ -191,6 +197,18 @@ STEPS: dict[str, Make] = {
     "scaled by the width": lambda c: Do(lambda x: x * x.shape[1] ** -0.5),
     "mean over channels": lambda c: Do(lambda x: x * x.mean(1, keepdim=True)),
     "normalised channels": lambda c: Do(lambda x: F.normalize(x, dim=1)),
+    "norm over channels": lambda c: Do(lambda x: x * x.norm(dim=1, keepdim=True)),
+    "correlation": lambda c: Do(lambda x, f: x * (x * f(x)).sum(1, keepdim=True), f=nn.Conv2d(c, c, 1)),
+    "pairs": lambda c: Do(_attend_to, f=nn.Conv2d(c, 4, 1), g=nn.Conv2d(c, 4, 1)),
+    "beside in space": lambda c: Do(lambda x, f: torch.cat([x, f(x)], 3), f=nn.Conv2d(c, c, 1)),
+    "beside in the batch": lambda c: Do(
+        lambda x, f: torch.stack(torch.cat([x, f(x)], 0).chunk(2, 0)).sum(0), f=nn.Conv2d(c, c, 1)
+    ),
+    "weight norm": lambda c: nn.utils.parametrizations.weight_norm(nn.Conv2d(c, 6, 3, padding=1)),
+    "image from rows": lambda c: Do(
+        lambda x, f: x * f(x.mean((2, 3))).view(len(x), -1, 2, 2).mean((2, 3), keepdim=True),
+        f=nn.Linear(c, 4 * c),
+    ),
     "unfold": lambda c: Do(lambda x: F.unfold(x, 3, padding=1).view(x.shape[0], -1, *x.shape[2:])),
     "used twice": Twice,
     "dropout": lambda c: nn.Dropout2d(0.5),

@@ -1,4 +1,4 @@
-"""What every architecture of a zoo has to stand: trace, prune, verify, count, train one step."""
+"""The check that every architecture of a zoo must pass: trace, prune, verify, count, train one step."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from slimilar.utils.pytree import arguments, tensors_in
 
 
 def look_trained(model: nn.Module) -> nn.Module:
-    """Give every batch norm a life behind it."""
+    """Give every batch norm random statistics and parameters, as after training."""
     generator = torch.Generator().manual_seed(0)
     for module in model.modules():
         if getattr(module, "running_var", None) is not None:

@@ -36,7 +36,7 @@ def test_it_saw_its_training_images():
 def test_the_record_says_how_to_make_it_again():
     record = demo_record()
     assert (ROOT / "experiments" / "demo_network.py").exists()
-    assert "experiments/demo_network.py" in record["command"]
+    assert "experiments.demo_network" in record["command"]
     assert record["seed"] == 0
     assert len(record["history"]) == sum(recipe["epochs"] for recipe in record["recipes"])
     assert record["history"][-1]["test_accuracy"] == pytest.approx(record["test_accuracy"], abs=0.002)

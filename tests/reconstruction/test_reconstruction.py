@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import weakref
 from typing import Any
 
 import pytest
@@ -13,11 +11,10 @@ from torch import Tensor, nn
 import slimilar
 from helpers.fitting import duplicate, generator, images, small_net
 from slimilar import models
-from slimilar.calibration import replay
 from slimilar.criteria import Span, available, facts
 from slimilar.errors import InvalidInput
 from slimilar.graph.tracing import trace
-from slimilar.reconstruction import least_squares as linear
+from slimilar.reconstruction import least_squares
 from slimilar.reconstruction.apply import substituted
 from slimilar.reconstruction.gaussian import expect
 from slimilar.reconstruction.least_squares import Settings
@@ -62,32 +59,6 @@ def test_residual_branches_choose_again_among_what_span_removed_and_nobody_elses
     other = slimilar.analyze(net, x[:1], criterion="magnitude-l1")
     cut = other.at(flops=0.5)
     assert substituted(net, x[:1], other, cut, "linear", x, 0, None, Settings(choose="all")).cut is cut
-
-
-@pytest.mark.parametrize("name", ["vgg16", "resnet20", "preresnet"])
-def test_playing_the_tape_is_running_the_model(name: str) -> None:
-    net = (models.PreResNet(11) if name == "preresnet" else models.build(name, width=0.25)).eval()
-    x = torch.randn(4, 3, 32, 32, generator=generator())
-    program = replay.record(net, x)
-    values = replay.start(program, [x])
-    with torch.no_grad():
-        replay.run(program, values, named_tensors(net))
-        torch.testing.assert_close(values[program.outputs[0]], net(x), rtol=1e-4, atol=1e-5)
-
-
-def test_what_was_looked_at_ahead_is_not_kept_alive() -> None:
-    """Without waiting for the garbage collector, which comes round too seldom for tensors of many megabytes."""
-    net, x = models.build("resnet20", width=0.25).eval(), torch.randn(2, 3, 32, 32, generator=generator())
-    program = replay.record(net, x)
-    gc.disable()
-    try:
-        with torch.no_grad():
-            found = weakref.ref(
-                replay.peek(program, program.outputs[0], replay.start(program, [x]), named_tensors(net))
-            )
-            assert found() is None
-    finally:
-        gc.enable()
 
 
 def test_merging_exact_duplicates_changes_nothing() -> None:
@@ -159,11 +130,11 @@ def test_a_fit_holds_no_more_numbers_than_it_may(monkeypatch: pytest.MonkeyPatch
         held.append(sum(t.numel() for t in samples.all() if t is not None))
         return fit(samples, *others)
 
-    monkeypatch.setattr(linear, "fit", counting)
+    monkeypatch.setattr(least_squares, "fit", counting)
     slimilar.prune(small_net(), x[:1], flops=0.6, calibration=x)
     free = max(held)
     held.clear()
-    monkeypatch.setattr(linear, "PAIRED", free // 4)
+    monkeypatch.setattr(least_squares, "PAIRED", free // 4)
     slimilar.prune(small_net(), x[:1], flops=0.6, calibration=x)
     assert held
     assert max(held) <= 1.2 * free // 4
@@ -270,24 +241,6 @@ def test_every_criterion_reaches_a_budget(name: str) -> None:
 def test_span_is_an_ordinary_criterion_object() -> None:
     net, x = small_net(), images(64)
     assert slimilar.prune(net, x[:1], flops=0.6, criterion=Span(), calibration=x).plan.criterion == "span"
-
-
-class Looks(nn.Module):
-    """A network that looks at values, so that its operators cannot be played back without them."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.body = small_net()
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.body(x) * (1.0 if float(x.sum()) > -1e9 else 2.0)
-
-
-def test_models_that_look_at_values_are_pruned_without_substitution() -> None:
-    result = slimilar.prune(Looks().eval(), images(1), threshold=0.3)
-    assert result.substitute == "none"
-    with pytest.raises(InvalidInput, match="looks at values"):
-        slimilar.prune(Looks().eval(), images(1), threshold=0.3, substitute="mean")
 
 
 def test_modes_of_single_modules_are_kept() -> None:

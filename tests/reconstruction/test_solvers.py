@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from helpers.fitting import generator, images, small_net
-from slimilar.calibration import replay
 from slimilar.calibration.consumers import at_places, patches
 from slimilar.calibration.fisher import fisher_weights, temperature
+from slimilar.calibration.program import record
 from slimilar.reconstruction.patches import Samples, fit
 from slimilar.reconstruction.solvers import (
-    Moments,
+    SampleMoments,
     backward_elimination,
     block_elimination,
     least_squares,
@@ -27,7 +27,7 @@ from slimilar.utils.modules import named_tensors
 def test_least_squares_is_numpys() -> None:
     x = torch.randn(200, 6, dtype=torch.float64, generator=generator())
     y = torch.randn(200, 3, dtype=torch.float64, generator=generator(1))
-    moments = Moments(6, beside=3)
+    moments = SampleMoments(6, beside=3)
     for seen, wanted in zip(x.split(30), y.split(30), strict=True):
         moments.add(seen, wanted)
     zeros = torch.zeros(6, 3, dtype=torch.float64)
@@ -41,7 +41,7 @@ def test_moments_of_many_columns_are_numpys() -> None:
     """More columns than are multiplied at once, and rows in uneven pieces."""
     x = torch.randn(700, 1100, dtype=torch.float64, generator=generator()) + 3
     y = torch.randn(700, 2, dtype=torch.float64, generator=generator(1))
-    moments = Moments(1100, beside=2)
+    moments = SampleMoments(1100, beside=2)
     for seen, wanted in zip(x.split(90), y.split(90), strict=True):
         moments.add(seen, wanted)
     everything = np.cov(torch.cat([x, y], 1).numpy().T, bias=True)
@@ -186,7 +186,7 @@ def test_answers_are_softened_until_a_fair_share_of_the_pictures_has_a_say() -> 
 
 def test_hearing_is_the_squared_gradient_of_a_drawn_label() -> None:
     net, x = small_net(), images(16)
-    program = replay.record(net, x)
+    program = record(net, x)
     ops = [
         k for k, instruction in enumerate(program.instructions) if "convolution" in instruction.func.name()
     ]
@@ -213,7 +213,7 @@ def test_patches_are_those_of_unfold(
 ) -> None:
     conv = nn.Conv2d(5, 2, kernel, stride, padding, dilation, bias=False)
     x = torch.randn(3, 5, 9, 11, generator=generator()).to(memory_format=laid)
-    instruction = next(p for p in replay.record(conv, x).instructions if "convolution" in p.func.name())
+    instruction = next(p for p in record(conv, x).instructions if "convolution" in p.func.name())
     wanted = nn.functional.unfold(x, kernel, dilation, padding, stride)  # (images, channels * taps, places)
     places, channels = torch.tensor([4, 0, 7]), torch.tensor([3, 1])
     expected = wanted[:, :, places].transpose(1, 2).reshape(9, 5, kernel * kernel)

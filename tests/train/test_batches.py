@@ -6,20 +6,12 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from helpers.digits import digits
+from helpers.short_training import TRAIN
 from slimilar.data import DatasetSource, Images
-from slimilar.train import (
-    Recipe,
-    TrainingSettings,
-)
 from slimilar.train.batches import Epoch, EvaluationPass, batches
 
-TRAIN, TEST = digits(0, 600), digits(1200)
-SHORT = Recipe(epochs=2, batch_size=32, lr=0.1, schedule="one-cycle", warmup=0.2)
-QUIET = TrainingSettings(tensorboard=False)
 
-
-def test_an_epoch_sees_every_picture_once():
+def test_an_epoch_sees_every_image_once():
     images = Images(torch.zeros(103, 2, 2, 1, dtype=torch.uint8), torch.arange(103))
     seen = [int(i) for step in range(7) for i in Epoch(images, 16, seed=0, epoch=0)[step].labels]
     assert sorted(seen) == list(range(103))
@@ -44,7 +36,7 @@ def test_processes_share_a_batch(world):
 
 
 @pytest.mark.parametrize("world", [1, 2, 3])
-def test_a_sweep_sees_every_picture_once(world):
+def test_an_evaluation_pass_sees_every_image_once(world):
     images = Images(torch.zeros(52, 2, 2, 1, dtype=torch.uint8), torch.arange(52))
     shares = [
         batch.labels for rank in range(world) for batch in batches(EvaluationPass(images, 17, rank, world))

@@ -143,7 +143,7 @@ def test_a_checkpoint_cut_short(tmp_path, size):
     content = (tmp_path / LAST).read_bytes()
     (tmp_path / LAST).write_bytes(content[:size])
     with pytest.raises(
-        TrainingError, match=r"last.safetensors must be a checkpoint .* delete it to start anew"
+        TrainingError, match=r"last.safetensors must be a checkpoint .* delete it to start again"
     ):
         train(network(), digits(0, 64), RECIPE, folder=tmp_path, settings=QUIET, resume=True)
 
@@ -175,7 +175,7 @@ def test_a_log_line_cut_short(tmp_path):
 
 @pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")  # from Python 3.12 on, whoever forks
 @pytest.mark.parametrize("workers", [0, 1])
-def test_a_corrupt_picture_in_the_middle_of_training(tmp_path, workers):
+def test_a_corrupt_image_in_the_middle_of_training(tmp_path, workers):
     images = digits(0, 24)
     for i, (image, label) in enumerate(zip(images.images.numpy(), images.labels.tolist(), strict=True)):
         place = tmp_path / "images" / str(label)

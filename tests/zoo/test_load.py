@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from _zoo.catalogue import Entry, catalogue, chosen
+from _zoo.catalogue import Architecture, catalogue, chosen
 from _zoo.worker import prepared, to_target
 from torch import nn
 
@@ -29,7 +29,7 @@ LEAK = 100 * 2**20  # one megabyte for each architecture; a model or its trace i
 _building = threading.Lock()  # random weights come from one generator of the process
 
 
-def pruned(entry: Entry, seen: list[weakref.ref[nn.Module]] | None = None) -> str:
+def pruned(entry: Architecture, seen: list[weakref.ref[nn.Module]] | None = None) -> str:
     """Prune one architecture; return a digest of every tensor of the smaller model."""
     with _building:
         torch.manual_seed(0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from _zoo.catalogue import Entry, catalogue, chosen
+from _zoo.catalogue import Architecture, catalogue, chosen
 from _zoo.worker import exported, ours
 from torch import nn
 
@@ -18,7 +18,7 @@ RESULTS = BENCHMARKS / "results"
 ENTRIES = chosen(catalogue(RESULTS / "zoo-catalogue.json"), everything=False)
 
 
-def available(entry: Entry) -> Entry:
+def available(entry: Architecture) -> Architecture:
     """Skip detectors where their library is not installed."""
     import_torchvision()  # declares what the library's own import of torchvision needs
     if entry.library == "ultralytics":
@@ -27,12 +27,12 @@ def available(entry: Entry) -> Entry:
 
 
 @pytest.mark.parametrize("entry", ENTRIES, ids=lambda e: e.key)
-def test_every_architecture(entry: Entry):
+def test_every_architecture(entry: Architecture):
     assert ours(available(entry))["status"] == "pass"
 
 
 @pytest.mark.parametrize("entry", ENTRIES[::16], ids=lambda e: e.key)
-def test_export_and_compile(entry: Entry):
+def test_export_and_compile(entry: Architecture):
     assert exported(available(entry))["status"] == "pass"
 
 

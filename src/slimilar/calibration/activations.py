@@ -5,11 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from inspect import signature
 
 import torch
 from torch import Tensor
 
 from slimilar.errors import InvalidInput
+from slimilar.graph.activations import plain_name
 
 Option = float | str
 
@@ -112,7 +114,7 @@ def _log1pexp(x: Tensor) -> Tensor:
     return torch.logaddexp(x, torch.zeros_like(x))
 
 
-ACTIVATIONS: dict[str, Callable[..., Shape]] = {
+SHAPES: dict[str, Callable[..., Shape]] = {
     "identity": _identity,
     "relu": _relu,
     "relu6": _relu6,
@@ -138,20 +140,25 @@ def supported(activation: str) -> bool:
     >>> supported("aten.hardswish_.default"), supported("softmax")
     (True, False)
     """
-    return plain_name(activation) in ACTIVATIONS
+    return plain_name(activation) in SHAPES
 
 
-def plain_name(activation: str) -> str:
-    """Return `relu` for `ReLU`, `relu_`, `aten::relu` and `aten.relu_.default`."""
-    name = activation.lower().removeprefix("aten::").removeprefix("aten.")
-    return name.partition(".")[0].removesuffix("_")
+def without_options(activation: str) -> bool:
+    """Tell whether an activation is in the table and has no option, or none that changes it much (GELU's).
+
+    >>> without_options("mish"), without_options("leaky_relu")
+    (True, False)
+    """
+    return supported(activation) and set(signature(SHAPES[plain_name(activation)]).parameters) <= {
+        "approximate"
+    }
 
 
 def shape_of(activation: str, options: dict[str, Option]) -> Shape:
     """Return the shape of an activation with PyTorch's own options."""
     if not supported(activation):
-        raise InvalidInput(f"activation must be one of {', '.join(ACTIVATIONS)}, got {activation!r}")
+        raise InvalidInput(f"activation must be one of {', '.join(SHAPES)}, got {activation!r}")
     try:
-        return ACTIVATIONS[plain_name(activation)](**options)
+        return SHAPES[plain_name(activation)](**options)
     except TypeError as error:
         raise InvalidInput(f"options of {activation} must be those of PyTorch, got {options}") from error

@@ -14,10 +14,10 @@ import torch
 from torch import Tensor
 
 from slimilar.calibration import replay
-from slimilar.calibration.activations import plain_name
 from slimilar.calibration.gaussian_moments import Moments, moments
-from slimilar.calibration.replay import Program
+from slimilar.calibration.program import Program
 from slimilar.errors import InvalidInput
+from slimilar.graph.activations import plain_name
 from slimilar.graph.records import Op, Ref, Trace, Write
 
 _LINEAR = ("aten.add", "aten.sub", "aten.mul", "aten.div")
@@ -109,7 +109,7 @@ def _after(
     """Return the moments of what an operator computes, or None where there is no rule."""
     if not op.outputs or len(trace.values[op.outputs[0]].shape) < 2:
         return None
-    given = _Given(op, trace, known, tensors)
+    given = _Operands(op, trace, known, tensors)
     kind = op.name.removeprefix("aten.").rstrip("_")
     rule = _RULES.get(kind)
     if rule is not None:
@@ -119,7 +119,7 @@ def _after(
     return None
 
 
-class _Given:
+class _Operands:
     """The arguments of an operator: moments of computed values, numbers of held ones."""
 
     def __init__(
@@ -155,7 +155,7 @@ class _Given:
         return held.reshape(-1) if aligned.shape[1] == held.numel() else None
 
 
-def _convolution(given: _Given) -> Moments | None:
+def _convolution(given: _Operands) -> Moments | None:
     x, weight, bias = given.moments("input"), given.held("weight"), given.held("bias")
     if x is None or weight is None or given.op.arguments["transposed"]:
         return None
@@ -168,13 +168,13 @@ def _convolution(given: _Given) -> Moments | None:
     return Moments(centre if bias is None else centre + bias, spread)
 
 
-def _batch_norm(given: _Given) -> Moments | None:
+def _batch_norm(given: _Operands) -> Moments | None:
     """Return beta and gamma squared: the batch norm states the moments of what it writes."""
     gamma, beta = given.held("weight"), given.held("bias")
     return None if gamma is None or beta is None else Moments(beta, gamma.square())
 
 
-def _sum(given: _Given) -> Moments | None:
+def _sum(given: _Operands) -> Moments | None:
     a, b = given.moments("self"), given.moments("other")
     sign = -1.0 if "sub" in given.op.name else 1.0
     if a is not None and b is not None and len(a.mean) == len(b.mean):
@@ -183,7 +183,7 @@ def _sum(given: _Given) -> Moments | None:
     return None if a is None or shift is None else Moments(a.mean + sign * shift, a.var)
 
 
-def _product(given: _Given) -> Moments | None:
+def _product(given: _Operands) -> Moments | None:
     a, b = given.moments("self"), given.moments("other")
     if a is not None and b is not None and len(a.mean) == len(b.mean):
         power = (a.var + a.mean.square()) * (b.var + b.mean.square())
@@ -195,14 +195,14 @@ def _product(given: _Given) -> Moments | None:
     return Moments(a.mean * scale, a.var * scale.square())
 
 
-def _concatenation(given: _Given) -> Moments | None:
+def _concatenation(given: _Operands) -> Moments | None:
     parts = given.all("tensors")
     if given.op.arguments["dim"] != 1 or any(p is None for p in parts):
         return None
     return Moments(torch.cat([p.mean for p in parts if p]), torch.cat([p.var for p in parts if p]))
 
 
-def _kept(given: _Given) -> Moments | None:
+def _kept(given: _Operands) -> Moments | None:
     """Return the moments as they are: pooling and reshaping, of which neighbours are much alike."""
     return given.moments("self") or given.moments("input")
 

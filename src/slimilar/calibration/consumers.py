@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from slimilar.calibration.replay import Held, Instruction, Program, Slot
+from slimilar.calibration.program import Held, Instruction, Program, Slot, is_view
 from slimilar.calibration.tap_coverage import covered
 from slimilar.graph.groups import Grouping
 from slimilar.graph.records import Read, Trace
@@ -59,7 +59,8 @@ def find_consumers(trace: Trace, grouping: Grouping, program: Program) -> list[C
         units = np.where(read.atoms >= 0, grouping.unit_of[read.atoms], -1)
         places = [home[int(a)] for a in read.weight]
         value = _input_slot(program.instructions[read.op])
-        if value is not None and len({(n, a) for n, a, _ in places}) == 1:
+        alone = len({(n, a) for n, a, _ in places}) == 1
+        if value == read.value and alone and _takes_whole(program, read.op, places[0][0]):
             index = np.array([i for _, _, i in places], np.int64)
             name, along, _ = places[0]
             groups = _groups(program.instructions[read.op])
@@ -101,6 +102,26 @@ def _covered(trace: Trace, program: Program, op: int) -> Tensor:
     taken, given = trace.ops[op].inputs[:2], trace.ops[op].outputs[0]
     before, kernel, after = (trace.values[v].shape[2:] for v in (*taken, given))
     return covered(program.instructions[op], kernel, before, after)
+
+
+def _takes_whole(program: Program, op: int, weight: str) -> bool:
+    """Tell whether an operator takes a parameter as its weight, at most transposed: not one computed from it."""
+    trace, instruction = program.trace, program.instructions[op]
+    which = 2 if trace.ops[op].name in ("aten.addmm", "aten.baddbmm", "aten.addmv") else 1
+    taken, held = trace.values[trace.ops[op].inputs[which]].shape, trace.parameters.get(weight)
+    shapes = [[n for n in shape if n > 1] for shape in (taken, held or taken)]
+    same = shapes[0] == shapes[1] or (len(shapes[0]) == 2 and shapes[0] == shapes[1][::-1])
+    return same and _is_view(program, instruction.args[which], weight)
+
+
+def _is_view(program: Program, given: Any, weight: str) -> bool:
+    """Tell whether an argument is a parameter, or a view of it."""
+    while isinstance(given, Slot):
+        maker = program.maker(given.value)
+        if maker is None or not is_view(program.instructions[maker].func):
+            return False
+        given = program.instructions[maker].args[0]
+    return isinstance(given, Held) and given.name == weight
 
 
 def _input_slot(instruction: Instruction) -> int | None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from slimilar.calibration import replay
-from slimilar.calibration.replay import Program
+from slimilar.calibration.program import Program
 
 _TEMPERATURES = (1.0, 2.0, 4.0, 8.0)
 _SPREAD = 0.4  # of the images that must have a say
@@ -49,7 +49,7 @@ def fisher_weights(
     program: Program, ops: Iterable[int], tensors: replay.Tensors, batch: Tensor, seed: int = 0
 ) -> dict[int, Tensor]:
     """Return for every operator, by channel of its output, the squared gradient that arrives there."""
-    batch = batch[: _affordable(program, tensors, batch)]
+    batch = batch[: _affordable(program, batch)]
     program = replay.resized(program, len(batch))
     values, watched, wanted = replay.start(program, [batch]), {}, set(ops)
     with torch.enable_grad():
@@ -64,18 +64,10 @@ def fisher_weights(
     return {k: _by_channel(g) for k, g in zip(watched, grads, strict=True) if g is not None}
 
 
-def _affordable(program: Program, tensors: replay.Tensors, batch: Tensor) -> int:
-    """Return how many images fit: what one of them leaves behind on its way is counted."""
-    one = replay.resized(program, 1)
-    values, size = replay.start(one, [batch[:1]]), 0
-    with torch.no_grad():
-        for k, instruction in enumerate(one.instructions):
-            replay.execute(one, k, values, tensors)
-            size += sum(values[v].numel() for v in instruction.outputs)
-            for v in {*instruction.inputs, *instruction.outputs}:
-                if one.last_use[v] <= k:
-                    values.pop(v, None)
-    return max(1, min(len(batch), _NUMBERS // max(1, size)))
+def _affordable(program: Program, batch: Tensor) -> int:
+    """Return how many images fit: what each leaves behind on its way is counted."""
+    least = min(2, len(batch))  # some models run other operators on a single image
+    return max(least, min(len(batch), _NUMBERS // max(1, program.numbers_per_image)))
 
 
 def _told(outputs: Sequence[Tensor], generator: torch.Generator) -> Tensor:
@@ -89,7 +81,8 @@ def _told(outputs: Sequence[Tensor], generator: torch.Generator) -> Tensor:
             drawn = torch.multinomial(soft.detach().softmax(1), 1, generator=generator)
             total = total + soft.log_softmax(1).gather(1, drawn).sum()
         else:
-            total = total + (out * torch.randn(out.shape, generator=generator)).sum()
+            scale = out.detach().std().clamp_min(1e-12)  # each output in its own units
+            total = total + (out / scale * torch.randn(out.shape, generator=generator)).sum()
     return total
 
 

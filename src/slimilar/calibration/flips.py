@@ -9,11 +9,12 @@ from torch import Tensor
 
 from slimilar.calibration import replay
 from slimilar.calibration.fisher import are_class_scores
+from slimilar.calibration.program import Program
 
 _ALIKE = 0.9  # of the images whose horizontal flip is taken for the same thing
 
 
-def with_flips(batches: Sequence[Tensor], program: replay.Program, tensors: replay.Tensors) -> list[Tensor]:
+def with_flips(batches: Sequence[Tensor], program: Program, tensors: replay.Tensors) -> list[Tensor]:
     """Return the batches followed by their horizontal flips, or alone where the network tells the two apart.
 
     Digits and letters are not what their horizontal flips are, and a network that has learned them says so.
@@ -30,7 +31,7 @@ def _mirrored(batches: Sequence[Tensor]) -> bool:
     return not torch.equal(first, image) and any(bool((b == image).flatten(1).all(1).any()) for b in batches)
 
 
-def _alike(batch: Tensor, program: replay.Program, tensors: replay.Tensors) -> bool:
+def _alike(batch: Tensor, program: Program, tensors: replay.Tensors) -> bool:
     """Tell whether a network that gives class scores answers the same on horizontal flips."""
     answers = []
     with torch.no_grad():

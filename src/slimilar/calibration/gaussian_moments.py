@@ -21,8 +21,9 @@ import torch
 from scipy.special import owens_t
 from torch import Tensor
 
-from slimilar.calibration.activations import Option, Shape, plain_name, shape_of
+from slimilar.calibration.activations import Option, Shape, shape_of
 from slimilar.errors import InvalidInput
+from slimilar.graph.activations import plain_name
 
 Values: TypeAlias = Tensor | np.ndarray | list[float] | float
 
@@ -31,7 +32,7 @@ _POINTS = 16  # Gauss-Legendre nodes in each panel
 _DEGREE = 32  # terms of the expansion that covariance() sums
 
 
-class Moments(NamedTuple):
+class MeanAndVariance(NamedTuple):
     """Mean and variance, each of the channels' shape."""
 
     mean: Tensor
@@ -41,7 +42,7 @@ class Moments(NamedTuple):
 # --- one channel -----------------------------------------------------------------------------------
 
 
-def moments(activation: str, mean: Values, std: Values, **options: Option) -> Moments:
+def moments(activation: str, mean: Values, std: Values, **options: Option) -> MeanAndVariance:
     r"""Return $E[f(x)]$ and $Var[f(x)]$ for $x \sim N(mean, std^2)$, channel by channel.
 
     Options are PyTorch's own: `negative_slope`, `min_val`, `max_val`, `alpha`, `beta`, `approximate`.
@@ -57,7 +58,7 @@ def moments(activation: str, mean: Values, std: Values, **options: Option) -> Mo
     return _weighted(shape, mu, sigma, z, weight)
 
 
-def max_moments(activation: str, mean: Values, std: Values, k: float, **options: Option) -> Moments:
+def max_moments(activation: str, mean: Values, std: Values, k: float, **options: Option) -> MeanAndVariance:
     r"""Return the moments of the largest of k activations: a channel after max pooling over k places.
 
     The places are taken as independent, which neighbours are not, so this is the upper end: the truth lies
@@ -103,7 +104,7 @@ def _channels(mean: Values, std: Values) -> tuple[Tensor, Tensor]:
     return mu, sigma.abs()
 
 
-def _closed_form(shape: Shape, mu: Tensor, sigma: Tensor) -> Moments:
+def _closed_form(shape: Shape, mu: Tensor, sigma: Tensor) -> MeanAndVariance:
     """Sum the pieces of f(x) - f(mu): taken from there, nothing cancels when sigma is small beside mu."""
     width = torch.where(sigma > 0, sigma, 1.0)
     centre = shape.function(mu)
@@ -120,7 +121,7 @@ def _closed_form(shape: Shape, mu: Tensor, sigma: Tensor) -> Moments:
         second += sum(q[i] * q[j] * part[i + j] for i in range(3) for j in range(3))
     spread = sigma > 0
     mean = torch.where(spread, centre + first, centre)
-    return Moments(mean, torch.where(spread, (second - first.square()).clamp(min=0), 0.0))
+    return MeanAndVariance(mean, torch.where(spread, (second - first.square()).clamp(min=0), 0.0))
 
 
 def _truncated(low: Tensor, high: Tensor) -> list[Tensor]:
@@ -162,11 +163,11 @@ def _quadrature(breaks: tuple[float, ...], mu: Tensor, sigma: Tensor) -> tuple[T
     return z.flatten(-2), (half * weights * _density(z)).flatten(-2)
 
 
-def _weighted(shape: Shape, mu: Tensor, sigma: Tensor, z: Tensor, weight: Tensor) -> Moments:
+def _weighted(shape: Shape, mu: Tensor, sigma: Tensor, z: Tensor, weight: Tensor) -> MeanAndVariance:
     centre = shape.function(mu)
     values = shape.function(mu[..., None] + sigma[..., None] * z) - centre[..., None]
     mean = (weight * values).sum(-1)
-    return Moments(centre + mean, (weight * (values - mean[..., None]).square()).sum(-1))
+    return MeanAndVariance(centre + mean, (weight * (values - mean[..., None]).square()).sum(-1))
 
 
 # --- two channels ----------------------------------------------------------------------------------

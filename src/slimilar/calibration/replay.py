@@ -1,156 +1,64 @@
-"""Run the operators of a traced model one by one, on real images, as far as wanted.
+"""Run the operators of a program one by one, on images, as far as wanted.
 
-A `Program` holds the operators of one forward pass in the order of the trace, so operator k here is operator k there.
-Playing it lets two versions of a network advance side by side, stop in front of a layer, have that layer's weights
-replaced, and go on: nothing is ever computed twice.
+Two versions of a network can advance side by side, stop in front of a layer, have that layer's weights replaced, and go
+on: nothing is computed twice. Values never change: what an operator overwrites in place is copied first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any
 
 import torch
-from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
+from torch import Tensor
 
-from slimilar.utils.modules import named_tensors, on_meta
-from slimilar.utils.pytree import Example, arguments, map_tensors, tensors_in
+from slimilar.calibration.program import Held, Instruction, Program, Slot
+from slimilar.errors import InvalidInput, Option
+from slimilar.utils.pytree import map_tensors, tensors_in
 
 Tensors = Mapping[str, Tensor]
+Values = dict[int, Tensor]
 
-
-@dataclass(frozen=True)
-class Slot:
-    """A tensor argument: the number of a value on the program."""
-
-    value: int
-
-
-@dataclass(frozen=True)
-class Held:
-    """A tensor argument: a parameter or buffer, by name."""
-
-    name: str
-
-
-@dataclass(frozen=True, eq=False)
-class Instruction:
-    """One operator and where its tensors come from and go to."""
-
-    func: Any
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    outputs: tuple[int, ...]
-    inputs: tuple[int, ...]
-    held: tuple[str, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class Program:
-    """The operators of one forward pass on a batch of a fixed size."""
-
-    instructions: tuple[Instruction, ...]
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    last_use: Mapping[int, int]  # value -> the last operator that needs it
-    record: Callable[[int], Program]  # the same for another batch size
-
-    def consumers(self, value: int) -> list[int]:
-        """Return the operators that take a value."""
-        return [k for k, instruction in enumerate(self.instructions) if value in instruction.inputs]
-
-    def maker(self, value: int) -> int | None:
-        """Return the operator that makes a value; None for an input."""
-        return next(
-            (k for k in reversed(range(len(self.instructions))) if value in self.instructions[k].outputs),
-            None,
-        )
-
-
-class _Recorder(TorchDispatchMode):
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.names = {id(t): name for name, t in named_tensors(model).items()}
-        self.known: dict[int, tuple[Tensor, int]] = {}
-        self.instructions: list[Instruction] = []
-        self.count = 0
-
-    def new(self, tensor: Tensor) -> int:
-        self.known[id(tensor)] = (tensor, self.count)
-        self.count += 1
-        return self.count - 1
-
-    def _place(self, tensor: Tensor) -> Any:
-        if id(tensor) in self.known:
-            return Slot(self.known[id(tensor)][1])
-        if id(tensor) in self.names:
-            return Held(self.names[id(tensor)])
-        return tensor.detach()  # a constant of the code
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        to_meta = lambda t: t if t.is_meta else torch.empty_like(t, device="meta")  # noqa: E731
-        result = func(*map_tensors(to_meta, args), **map_tensors(to_meta, kwargs))
-        placed = map_tensors(self._place, (args, kwargs))
-        leaves = list(_leaves(placed))
-        outputs = tuple(self.new(t) for t in tensors_in(result))
-        slots = tuple(x.value for x in leaves if isinstance(x, Slot))
-        held = tuple(x.name for x in leaves if isinstance(x, Held))
-        self.instructions.append(Instruction(func, placed[0], placed[1], outputs, slots, held))
-        return result
-
-
-def _leaves(tree: Any) -> Any:
-    if isinstance(tree, tuple | list):
-        for x in tree:
-            yield from _leaves(x)
-    elif isinstance(tree, Mapping):
-        yield from _leaves(list(tree.values()))
-    else:
-        yield tree
-
-
-def record(model: nn.Module, example: Example) -> Program:
-    """Return the program of a model for batches of the size of the example."""
-    copy = on_meta(model)
-    recorder = _Recorder(copy)
-    args, kwargs = map_tensors(lambda t: torch.empty_like(t, device="meta"), arguments(example))
-    inputs = tuple(recorder.new(t) for t in tensors_in((args, kwargs)))
-    with torch.no_grad(), recorder:
-        result = copy(*args, **kwargs)
-    outputs = tuple(recorder.known[id(t)][1] for t in tensors_in(result))
-    last_use = {
-        v: k
-        for k, instruction in enumerate(recorder.instructions)
-        for v in (*instruction.outputs, *instruction.inputs)
-    }
-    last_use |= dict.fromkeys(outputs, len(recorder.instructions))
-
-    def again(size: int) -> Program:
-        return record(model, map_tensors(lambda t: t[:1].expand(size, *t.shape[1:]), example))
-
-    return Program(tuple(recorder.instructions), inputs, outputs, last_use, again)
+_aten = torch.ops.aten
+# Traced without data, a view may meet kernels in channels-last order (so trained ones are), where it must copy.
+_VIEWS = {_aten.view.default, _aten._unsafe_view.default}
 
 
 def resized(program: Program, size: int) -> Program:
     """Return the program for batches of another size."""
-    return program.record(size)
+    return program if program.batch_size == size else program.at(size)
 
 
-Values = dict[int, Tensor]
+def start(program: Program, batch: Sequence[Tensor]) -> Values:
+    """Return the values at the beginning; convolutions take less time where channels lie side by side."""
+    return dict(zip(program.inputs, (_laid_out(t, program) for t in batch), strict=True))
 
 
-@cache
-def _pure(func: Any) -> Any:
-    """Return the same operator without the overwriting, if there is one: it spares a copy."""
-    name, _, overload = func.name().removeprefix("aten::").partition(".")
-    packet = getattr(torch.ops.aten, name.removesuffix("_"), None) if name.endswith("_") else None
-    return getattr(packet, overload or "default", None)
+def _laid_out(t: Tensor, program: Program) -> Tensor:
+    if not t.is_floating_point():
+        return t.to(program.device)
+    t = t.to(program.device, program.dtype)
+    return t.contiguous(memory_format=torch.channels_last) if t.ndim == 4 else t
+
+
+def execute(program: Program, k: int, values: Values, tensors: Tensors) -> None:
+    """Run operator k."""
+    instruction = program.instructions[k]
+    args = [_find(a, values, tensors) for a in instruction.args]
+    kwargs = {key: _find(a, values, tensors) for key, a in instruction.kwargs.items()}
+    func = _aten.reshape.default if instruction.func in _VIEWS else instruction.func
+    target = args[0] if args else None
+    if func._schema.is_mutable and isinstance(target, Tensor):
+        pure = _pure(func)
+        if pure is not None and all(t.dtype == target.dtype for t in tensors_in(args)):
+            func = pure
+        else:
+            args[0] = target.clone()
+    made = list(tensors_in(_called(func, args, kwargs)))
+    values.update(zip(instruction.outputs, made, strict=False))
+    if instruction.rewritten and isinstance(target, Tensor):
+        _rewrite(instruction, values, target, made[0])
 
 
 def _find(x: Any, values: Values, tensors: Tensors) -> Any:
@@ -164,30 +72,55 @@ def _find(x: Any, values: Values, tensors: Tensors) -> Any:
     return x
 
 
-def execute(program: Program, k: int, values: Values, tensors: Tensors) -> None:
-    """Run operator k; what it overwrites in place is copied first, so that values never change."""
-    instruction = program.instructions[k]
-    args = [_find(a, values, tensors) for a in instruction.args]
-    kwargs = {
-        key: _find(a, values, tensors) for key, a in instruction.kwargs.items() if key != "memory_format"
-    }
-    if kwargs.get("device") is not None:
-        kwargs["device"] = next(iter(tensors.values())).device
-    # Recorded without data, a view may meet kernels in channels-last order (so trained ones are), where it must copy.
-    func = (
-        torch.ops.aten.reshape.default
-        if instruction.func in (torch.ops.aten.view.default, torch.ops.aten._unsafe_view.default)
-        else instruction.func
+@cache
+def _pure(func: Any) -> Any:
+    """Return the same operator without the overwriting, if there is one: it spares a copy."""
+    name, _, overload = func.name().removeprefix("aten::").partition(".")
+    if name in ("copy_", "zero_"):  # without it, torch has no gradient for them
+        return None
+    packet = getattr(_aten, name.removesuffix("_"), None) if name.endswith("_") else None
+    return getattr(packet, overload or "default", None)
+
+
+def _called(func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
+    """Call an operator; some cannot read the order in which `start` lays out images, and get them in plain order."""
+    try:
+        return func(*args, **kwargs)
+    except torch.OutOfMemoryError:
+        raise
+    except RuntimeError:
+        if all(t.is_contiguous() for t in tensors_in(args)):
+            raise
+        return func(*map_tensors(Tensor.contiguous, args), **kwargs)
+
+
+def _rewrite(instruction: Instruction, values: Values, before: Tensor, after: Tensor) -> None:
+    """Give values that lie in the memory of one that was written to their new numbers."""
+    memory = before.untyped_storage()._cdata
+    old = [values[number] for number, _ in instruction.rewritten]
+    if any(t.untyped_storage()._cdata != memory for t in old):
+        raise InvalidInput(
+            f"an activation must not be written to through a view of other strides, but {instruction.func.name()} "
+            "does: prune without images and with ",
+            Option("reconstruction", "none"),
+        )
+    whole = _copied_with(max((before, *old), key=Tensor.numel), before, after)
+    numbers = [instruction.outputs[0], *(number for _, number in instruction.rewritten)]
+    for number, t in zip(numbers, (before, *old), strict=True):
+        values[number] = whole.as_strided(t.size(), t.stride(), t.storage_offset())
+
+
+def _copied_with(whole: Tensor, before: Tensor, after: Tensor) -> Tensor:
+    """Return a copy of a tensor and its memory, in which a part holds other numbers; gradients pass where they can."""
+    geometry = before.size(), before.stride(), before.storage_offset()
+    copy = whole.clone()
+    alone = (
+        whole.storage_offset() == 0 and whole.untyped_storage().nbytes() == copy.untyped_storage().nbytes()
     )
-    if func._schema.is_mutable and args and isinstance(args[0], Tensor):
-        pure = _pure(func)
-        if pure is not None and all(t.dtype == args[0].dtype for t in tensors_in(args)):
-            func = pure
-        else:
-            args[0] = args[0].clone()
-    result = func(*args, **kwargs)
-    for number, tensor in zip(instruction.outputs, tensors_in(result), strict=True):
-        values[number] = tensor
+    if copy.stride() != whole.stride() or not alone:
+        return torch.as_strided_scatter(whole, after, *geometry)
+    copy.as_strided(*geometry).copy_(after)
+    return copy
 
 
 def run(
@@ -247,12 +180,3 @@ def refresh(program: Program, op: int, activation: int, values: Values, tensors:
             and not program.instructions[k].inputs
         ):
             execute(program, k, values, tensors)
-
-
-def start(program: Program, batch: Sequence[Tensor]) -> Values:
-    """Return the values at the beginning; convolutions take less time where channels lie side by side."""
-    laid = [
-        t.contiguous(memory_format=torch.channels_last) if t.ndim == 4 and t.is_floating_point() else t
-        for t in batch
-    ]
-    return dict(zip(program.inputs, laid, strict=True))

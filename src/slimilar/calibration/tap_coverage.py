@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slimilar.calibration.replay import Instruction
+from slimilar.calibration.program import Instruction
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Accuracy over FLOPs, drawn: right after pruning and after fine-tuning, a row of panels for each way to substitute."""
+"""Charts of accuracy over FLOPs, right after pruning and after fine-tuning: a row of panels for each substitute."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from slimilar.comparison.table import Line, lines
 from slimilar.errors import InvalidInput
 from slimilar.utils.atomic import replacing
 
-# Okabe and Ito's colours, told apart by all kinds of eyes; the yellow is darker, for white paper.
+# Okabe and Ito's colours, which colour-blind readers can distinguish; the yellow is darker, for white paper.
 COLOURS = ("#009E73", "#CC79A7", "#B8860B", "#56B4E9", "#555555")
 DASHES = ("-", (0, (4, 1.5)), (0, (1, 1.2)))  # once round the colours each
 MARKERS = "^sv<P>pXh*d8"
-STRONG = {"similarity": "#0072B2", "span": "#D55E00"}  # ours stand out: wins and losses are seen at once
+STRONG = {"similarity": "#0072B2", "span": "#D55E00"}  # ours are drawn in stronger lines
 STAGES = (("pruned", "right after pruning"), ("tuned", "after fine-tuning"))
 
 
 def can_draw() -> bool:
-    """Tell whether there is something to draw with."""
+    """Return whether matplotlib is installed."""
     return importlib.util.find_spec("matplotlib") is not None
 
 
@@ -45,7 +45,9 @@ def _figure(found: Comparison) -> Any:
     )
     figures = importlib.import_module("matplotlib.figure")
     every = lines(found.rows)
-    names = sorted({row.criterion for row in found.rows})  # whatever came first, the same colours
+    names = sorted(
+        {row.criterion for row in found.rows}
+    )  # sorted, so that the order of rows does not change colours
     styles = _styles(names)
     stages = [stage for stage in STAGES if any(line.mean(stage[0]) is not None for line in every)]
     kinds = _kinds(every)
@@ -69,7 +71,7 @@ class _Style:
 
 
 def _styles(names: Sequence[str]) -> dict[str, _Style]:
-    """Return a colour, a marker and a kind of line for every criterion, no two alike among as many as there are."""
+    """Return a different colour, marker and line style for every criterion."""
     styles = {name: _Style(STRONG[name], "oD"[i % 2], strong=True) for i, name in enumerate(STRONG)}
     for i, name in enumerate(name for name in names if name not in STRONG):
         dashes = DASHES[i // len(COLOURS) % len(DASHES)]
@@ -89,10 +91,10 @@ def _title(found: Comparison) -> str:
 
 
 def _kinds(every: Sequence[Line]) -> list[tuple[str, list[Line]]]:
-    """Return the ways to substitute that are shown apart: each criterion's own, then each that all could share."""
+    """Return the groups of lines, one for each row of panels: each criterion's own substitute, then each common one."""
     own = [line for line in every if line.own]
     shared = dict.fromkeys(line.substitute for line in every if not line.own)
-    kinds = [("each as its paper does it", own)] if own else []
+    kinds = [("each as in its paper", own)] if own else []
     return kinds + [(f"all with substitute {s}", [x for x in every if x.substitute == s]) for s in shared]
 
 
@@ -109,7 +111,7 @@ def _panel(
         if start is not None:
             points.append((100.0, 100 * start.accuracy))
         _line(axis, points, styles[name])
-    _dress(axis, found)
+    _decorate(axis, found)
     _label(axis, ends, styles)
 
 
@@ -131,7 +133,7 @@ def _line(axis: Any, points: Sequence[tuple[float, float]], style: _Style) -> No
     )  # fmt: skip
 
 
-def _dress(axis: Any, found: Comparison) -> None:
+def _decorate(axis: Any, found: Comparison) -> None:
     for side in ("top", "right"):
         axis.spines[side].set_visible(False)
     axis.grid(axis="y", color="#DDDDDD", linewidth=0.7)
@@ -149,7 +151,7 @@ def _dress(axis: Any, found: Comparison) -> None:
 
 
 def _label(axis: Any, ends: Sequence[tuple[str, float, float]], styles: dict[str, _Style]) -> None:
-    """Write every name beside the left end of its line, pushed apart where they would meet."""
+    """Write every name beside the left end of its line, moved apart where they would overlap."""
     if not ends:
         return
     low, high = axis.get_ylim()
@@ -173,7 +175,7 @@ def _label(axis: Any, ends: Sequence[tuple[str, float, float]], styles: dict[str
 
 
 def apart(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """Move rising places as little as may be, so that neighbours are a gap apart and all lie between two bounds.
+    """Move sorted positions as little as possible, so that neighbours are a gap apart and all lie within two bounds.
 
     >>> apart([1.0, 1.0, 5.0], 1.0, 0.0, 10.0)
     [0.5, 1.5, 5.0]

@@ -1,4 +1,4 @@
-"""What comes out: one row for each network that was pruned, all beside the network they started from."""
+"""The results of a comparison: one row for each pruned network, and the unpruned network as the baseline."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Baseline:
-    """The network that everybody starts from; `accuracy` is a share of `images` test images."""
+    """The unpruned network that all rows start from; `accuracy` is a share of `images` test images."""
 
     accuracy: float
     flops: int
@@ -24,29 +24,29 @@ class ComparisonRow:
     key: str
     criterion: str
     substitute: str
-    own: bool  # whether that is what the criterion's paper does
-    budget: str  # as asked
+    own: bool  # whether it is the substitute of the criterion's own paper
+    budget: str  # as requested
     seed: int
     flops: int | None = None  # as reached
     flops_share: float | None = None
     params: int | None = None
     params_share: float | None = None
-    before: float | None = None  # accuracy of the common start
+    before: float | None = None  # accuracy of the baseline
     prepared: float | None = None  # after a training phase before pruning
     pruned: float | None = None  # right after pruning
     tuned: float | None = None  # after fine-tuning
     epochs: int = 0  # of fine-tuning
-    extra_epochs: int = 0  # of training before pruning, which others may not have had
+    extra_epochs: int = 0  # of training before pruning, which other criteria may not have
     prepare_seconds: float = 0.0
     choose_seconds: float = 0.0
     prune_seconds: float = 0.0
     train_seconds: float = 0.0
     resumed: bool = False  # then seconds count from the last interruption only
-    error: str | None = None  # why there is no such network
+    error: str | None = None  # why the network could not be pruned
 
     @property
     def final(self) -> float | None:
-        """The accuracy to judge by: after fine-tuning where there was any."""
+        """The accuracy that counts: after fine-tuning where there was any."""
         return self.pruned if self.tuned is None else self.tuned
 
 

@@ -1,4 +1,4 @@
-"""Which piece of work comes next: the first that has all it needs."""
+"""The order of tasks: the first whose prerequisites are done is next."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from slimilar.comparison.tasks import Entry, Task, in_order, needed
 
 @dataclass(frozen=True)
 class Event:
-    """Told while a comparison is under way: what begins, or the row that came out."""
+    """Progress of a comparison: a task that begins, or the row that it made."""
 
     done: int  # rows
     total: int
     title: str
     row: ComparisonRow | None = None
-    skipped: bool = False  # whether it speaks of rows that were there before
+    skipped: bool = False  # whether these rows were known before
 
 
-Tell = Callable[[Event], None]
+Report = Callable[[Event], None]
 
 
 def run(
-    wanted: list[Entry], engine: Engine, keep: Callable[[ComparisonRow], None], tell: Tell, skipped: int
+    wanted: list[Entry], engine: Engine, keep: Callable[[ComparisonRow], None], report: Report, skipped: int
 ) -> None:
-    """Do all that some rows need; `keep` gets each row as soon as it is known."""
+    """Perform all tasks that the wanted rows need; `keep` is called with each row as soon as it is known."""
     waiting, running = in_order(wanted), set[Task]()
     failures: dict[Task, str] = {}
     total, done = skipped + len(wanted), skipped
@@ -38,19 +38,19 @@ def run(
             if reason is None and len(running) < engine.capacity:
                 engine.submit(task)
                 running.add(task)
-                tell(Event(done, total, task.title))
+                report(Event(done, total, task.title))
             elif reason is None:
                 continue
             else:
                 failures[task] = reason
-                done += _finish(task, Failed(reason), done, total, keep, tell)
+                done += _finish(task, Failed(reason), done, total, keep, report)
             waiting.remove(task)
         if running:
             task, outcome = engine.next()
             running.remove(task)
             if isinstance(outcome, Failed):
                 failures[task] = outcome.reason
-            done += _finish(task, outcome, done, total, keep, tell)
+            done += _finish(task, outcome, done, total, keep, report)
 
 
 def _finish(
@@ -59,20 +59,20 @@ def _finish(
     done: int,
     total: int,
     keep: Callable[[ComparisonRow], None],
-    tell: Tell,
+    report: Report,
 ) -> int:
-    """Keep the row of a task, be it only that there is none; return how many rows that makes."""
+    """Keep the row of a task, also of a failed one; return the number of rows kept."""
     if not isinstance(task, Entry):
         return 0
     row = outcome if isinstance(outcome, ComparisonRow) else failed(task, outcome)
     keep(row)
-    tell(Event(done + 1, total, task.title, row))
+    report(Event(done + 1, total, task.title, row))
     return 1
 
 
 def failed(task: Entry, outcome: Failed | None) -> ComparisonRow:
     """Return the row of a network that could not be made."""
-    reason = outcome.reason if outcome else "nothing came back"
+    reason = outcome.reason if outcome else "no result was returned"
     return ComparisonRow(
         task.key, task.criterion, task.substitute, task.own, task.budget, task.seed, error=reason
     )

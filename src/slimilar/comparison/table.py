@@ -41,7 +41,7 @@ class Line:
 
     @property
     def name(self) -> str:
-        """What the substitute is called: the criterion's own is said to be its own."""
+        """The substitute's name, marked where it is the criterion's own."""
         return f"{self.substitute} (own)" if self.own else self.substitute
 
 
@@ -60,7 +60,7 @@ def lines(rows: Iterable[ComparisonRow]) -> list[Line]:
 
 
 def cells(line: Line) -> list[str]:
-    """Return a line of the table, as people read it."""
+    """Return the cells of a line of the table."""
     epochs = f"{line.mean('extra_epochs'):.0f}"
     return [
         line.criterion, line.name,
@@ -109,27 +109,27 @@ def markdown(found: Comparison) -> str:
 
 def _about(found: Comparison) -> list[str]:
     """Return the terms in sentences."""
-    terms, told = found.header["terms"], []
+    terms, parts = found.header["terms"], []
     if "command" in found.header:
-        told.append(f"Command: `{found.header['command']}`")
+        parts.append(f"Command: `{found.header['command']}`")
     if found.baseline is not None:
         start = found.baseline
-        told.append(
-            f"Everybody starts from the same network: accuracy {start.accuracy:.2%} on {start.images:,} test "
+        parts.append(
+            f"All rows start from the same network: accuracy {start.accuracy:.2%} on {start.images:,} test "
             f"images (±{100 * margin(start.accuracy, start.images):.2f} points of sampling), "
             f"{human(start.flops)} FLOPs, {human(start.params)} parameters."
         )
     trained = terms["training images"].partition(",")[0]
     others = "as many plain ones" if terms["plain epochs"] else "none"
-    told.append(
+    parts.append(
         f"Accuracies, FLOPs and parameters in %. Fine-tuning: {terms['epochs']} epoch(s) of {int(trained):,} training "
         f"images, learning rate {terms['recipe']['lr']:g}, {terms['recipe']['schedule']}. Criteria with a training "
         f"phase had {terms['sparse epochs']} epoch(s) of it before pruning, the others {others}. Calibration: "
         f"{terms['calibration images']} training images. Seeds: {_listed({row.seed for row in found.rows})}. "
-        "`(own)` marks the substitute of the criterion's own paper. Seconds depend on the machine and what else it did."
+        "`(own)` marks the substitute of the criterion's own paper. Seconds depend on the machine and its load."
     )
     made = ", ".join(f"{name} {version}" for name, version in found.header["made by"].items())
-    return [*told, f"Made by {made}."]
+    return [*parts, f"Made by {made}."]
 
 
 def _listed(numbers: Iterable[int]) -> str:

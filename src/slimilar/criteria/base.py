@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Protocol
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from slimilar.calibration.replay import Program
+from slimilar.calibration.program import Program
 from slimilar.graph.groups import ChannelGroup, Grouping
 from slimilar.graph.records import Trace
 from slimilar.graph.structure import Structure
-from slimilar.planning.assemble import Answer
+from slimilar.planning.assemble import Answer, LazyAnswer
 from slimilar.planning.cost import CostModel
 from slimilar.similarity.removal_order import NO_REPRESENTATIVE, RemovalOrder
 
@@ -113,6 +113,15 @@ def phases_of(model: nn.Module) -> frozenset[str]:
 
 
 # --- helpers for criteria ---------------------------------------------------------------------------------------
+
+
+@runtime_checkable
+class LazyCriterion(Protocol):
+    """A criterion whose orders may be computed later, and only as far as a cut needs them."""
+
+    def lazy_orders(self, groups: Sequence[ChannelGroup], weights: Weights) -> Sequence[LazyAnswer]:
+        """Return what `orders` does, with orders that are not computed yet."""
+        ...
 
 
 def free_units(group: ChannelGroup) -> Ints:

@@ -16,14 +16,15 @@ from torch import Tensor
 
 from slimilar.calibration.channel_moments import measured, propagated
 from slimilar.calibration.gaussian_moments import Moments
-from slimilar.criteria.base import Facts, Weights, free_units, renumber
+from slimilar.criteria.base import Facts, Weights, free_units
 from slimilar.graph.groups import BatchNorm, ChannelGroup
 from slimilar.graph.reasons import FreezeKind, Reason
 from slimilar.graph.records import Write
 from slimilar.graph.structure import Structure
-from slimilar.planning.assemble import Answer
-from slimilar.similarity.distances import Floats, is_uninformative, normalise, pair_distances
-from slimilar.similarity.linkage import Linkage, linkage_tree, removal_order
+from slimilar.planning.assemble import Answer, LazyAnswer
+from slimilar.similarity.distances import Floats
+from slimilar.similarity.linkage import Linkage
+from slimilar.similarity.partial_linkage import PartialLinkage
 
 _Key = tuple[int, str | None, str | None]
 _BetaGamma = tuple[Floats, Floats]  # of a batch norm
@@ -47,9 +48,15 @@ class Similarity:
 
     def orders(self, groups: Sequence[ChannelGroup], weights: Weights) -> list[Answer]:
         """Return the removal order of every group."""
+        found = self.lazy_orders(groups, weights)
+        return [answer.whole() if isinstance(answer, PartialLinkage) else answer for answer in found]
+
+    def lazy_orders(self, groups: Sequence[ChannelGroup], weights: Weights) -> list[LazyAnswer]:
+        """Return the linkage of every group, not yet computed."""
         known: dict[_Key, _BetaGamma] = {}
-        found = _without_norm(groups, weights)
-        return [self._order(group, weights, known, found) for group in groups]
+        bare = _without_norm(groups, weights)
+        found = [_statistics(g, weights, known) if g.batch_norms else bare.get(g.name) for g in groups]
+        return [self._linkage(group, moments) for group, moments in zip(groups, found, strict=True)]
 
     def note(self, groups: Sequence[ChannelGroup], weights: Weights) -> str:
         """Return where the moments come from, if not from batch norms alone."""
@@ -61,23 +68,15 @@ class Similarity:
             return f"moments of {layers} propagated from an input of mean 0 and variance 1"
         return f"moments of {layers} measured on {sum(map(len, weights.sight.batches))} images"
 
-    def _order(
-        self,
-        group: ChannelGroup,
-        weights: Weights,
-        known: dict[_Key, _BetaGamma],
-        found: Mapping[str, _BetaGamma],
-    ) -> Answer:
-        if not group.batch_norms and group.name not in found:
+    def _linkage(self, group: ChannelGroup, moments: _BetaGamma | None) -> LazyAnswer:
+        if moments is None:
             return NO_MOMENTS
         units = free_units(group)
-        normed = bool(group.batch_norms)
-        beta, gamma = _statistics(group, weights, known) if normed else found[group.name]
-        pairs = pair_distances(beta[:, units].T, np.square(gamma[:, units]).sum(0))
-        if is_uninformative(pairs):
-            return UNTRAINED if normed else _SAME
-        tree = linkage_tree(normalise(pairs), self.linkage)
-        return renumber(removal_order(tree, np.abs(gamma[:, units]).sum(0)), units)
+        beta, gamma = (moment[:, units] for moment in moments)
+        linkage = PartialLinkage(units, beta.T, np.square(gamma).sum(0), np.abs(gamma).sum(0), self.linkage)
+        if linkage.is_uninformative:
+            return UNTRAINED if group.batch_norms else _SAME
+        return linkage
 
 
 def _propagates(groups: Sequence[ChannelGroup], weights: Weights) -> bool:

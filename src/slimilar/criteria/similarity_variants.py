@@ -21,18 +21,19 @@ import torch
 from torch import Tensor
 
 from slimilar.calibration import replay
+from slimilar.calibration.activations import without_options
 from slimilar.calibration.consumers import ConsumerLayer, find_consumers
 from slimilar.calibration.gaussian_moments import covariance, moments
 from slimilar.criteria.base import Facts, Sight, Weights, free_units, renumber
 from slimilar.criteria.similarity import moments_of, spread
+from slimilar.graph.activations import plain_name
 from slimilar.graph.groups import ChannelGroup
-from slimilar.reconstruction.solvers import Moments
+from slimilar.reconstruction.solvers import SampleMoments
 from slimilar.similarity.distances import is_uninformative, normalise
 from slimilar.similarity.linkage import Linkage, linkage_tree, removal_order
 from slimilar.similarity.removal_order import RemovalOrder
 
 Kind = Literal["similarity-active", "similarity-filters", "similarity-images", "similarity-consumers"]
-_PLAIN = ("relu", "silu", "gelu", "hardswish", "sigmoid", "tanh")  # activations without options that matter
 _WHAT = {
     "similarity-active": "Channels with similar statistics after the activation, by batch norm, are clustered.",
     "similarity-filters": "As similarity-active, with the correlation of the filters.",
@@ -88,8 +89,8 @@ def _by_norms(group: ChannelGroup, weights: Weights, correlated: bool) -> Tensor
 
 
 def _activation(group: ChannelGroup) -> str:
-    names = [op.removeprefix("aten.").rstrip("_") for op, _ in group.through]
-    return next((name for name in names if name in _PLAIN), "identity")
+    names = [plain_name(op) for op, _ in group.through]
+    return next((name for name in names if without_options(name)), "identity")
 
 
 def _correlation(group: ChannelGroup, weights: Weights, scale: Tensor) -> Tensor:
@@ -120,7 +121,7 @@ def _on_images(
     tensors = {name: t.detach() for name, t in weights.tensors.items()}
     found: list[Tensor | None] = [None] * len(groups)
     consumers = sorted(_consumers(groups, sight), key=lambda r: r[1].op)
-    seen = [Moments(len(places)) for _, _, places in consumers]
+    seen = [SampleMoments(len(places)) for _, _, places in consumers]
     for batch in sight.batches:
         values, position = replay.start(sight.program, [batch]), 0
         for summed, (_, consumer, places) in zip(seen, consumers, strict=True):

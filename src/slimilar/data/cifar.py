@@ -68,7 +68,7 @@ def _from_npz(file: Path, split: Split) -> tuple[Any, Any, tuple[str, ...]]:
         raise DataError(f"{file} must be a .npz file, but there is none; check the path") from None
     except KeyError as error:
         raise DataError(
-            f"{file} must hold x_{split} and y_{split}, but {error}; make the file anew"
+            f"{file} must hold x_{split} and y_{split}, but {error}; create the file again"
         ) from None
     except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
         raise DataError(

@@ -1,4 +1,4 @@
-"""The images that ship with the package: real ones out of CIFAR-10, for trying things out at once."""
+"""The images that ship with the package: some of CIFAR-10, for a first try without a download."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders of images: one folder a class (ImageNet and its like), or unlabelled ones for calibration."""
+"""Folders of images: one folder per class (as ImageNet), or unlabelled ones for calibration."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ImageFiles:
     """Image files with labels, read when they are needed; made by ``image_folder``.
 
     Without augmentation the shorter side becomes ``resize`` pixels, and the middle of ``size`` is kept.
-    With it a random part is scaled to that size: 8 to 100 % of the area, 3:4 to 4:3, half of them mirrored.
+    With it a random part is scaled to that size: 8 to 100 % of the area, 3:4 to 4:3, half of them flipped horizontally.
     """
 
     files: tuple[Path, ...]

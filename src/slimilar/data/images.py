@@ -36,7 +36,7 @@ RAW = Normalisation()
 class Images:
     """Images as bytes (images, height, width, channels) with their labels; floats only batch by batch.
 
-    With ``draws``, a batch is augmented as is the custom for CIFAR: a random crop after padding by
+    With ``draws``, a batch is augmented as is usual for CIFAR: a random crop after padding by
     ``padding`` black pixels, and a horizontal flip half of the time (``flip=False`` for digits and letters).
 
     >>> images = Images(torch.zeros(8, 32, 32, 3, dtype=torch.uint8), torch.arange(8))
@@ -88,9 +88,9 @@ class Images:
 
 
 def crop_and_flip(images: Tensor, draws: Tensor, padding: int, flip: bool = True) -> Tensor:
-    """Shift each image by at most ``padding`` pixels either way, mirror it or not; what comes in is black.
+    """Shift each image by at most ``padding`` pixels, and flip half of them horizontally; new pixels are black.
 
-    ``draws`` are uniform in [0, 1): the columns decide on the shift down, the shift right, and the mirror.
+    ``draws`` are uniform in [0, 1): their columns decide on the shift down, the shift right, and the flip.
     One gather for the batch; no loop over images.
     """
     count, height, width, channels = images.shape

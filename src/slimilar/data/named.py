@@ -1,4 +1,4 @@
-"""A dataset by its name or place, as a user would say it on the command line."""
+"""A dataset by its name or its path, as on the command line."""
 
 from __future__ import annotations
 

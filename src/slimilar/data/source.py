@@ -1,4 +1,4 @@
-"""What training asks of a dataset, and an adapter for any PyTorch one."""
+"""The interface between training and datasets, and an adapter for any PyTorch dataset."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.utils.data import Dataset, default_collate
 from slimilar.errors import DataError, InvalidInput
 
 DRAWS = 5
-"""Uniform random numbers in [0, 1) that a image may use for its augmentation."""
+"""Uniform random numbers in [0, 1) that an image may use for its augmentation."""
 
 
 class ImageSource(Protocol):
@@ -21,7 +21,7 @@ class ImageSource(Protocol):
 
     A batch is a pure function of its arguments: ``draws`` (one row of ``DRAWS`` random numbers for each
     image; None for no augmentation) holds all its randomness. So any process, at any time, makes the same
-    batch again; that is what resuming and splitting over machines rest on.
+    batch again: resuming a run and splitting it over machines depend on that.
     """
 
     @property
@@ -36,9 +36,9 @@ class ImageSource(Protocol):
 
 @dataclass(frozen=True)
 class DatasetSource:
-    """Any map-style dataset of (image tensor, label) pairs as a ``ImageSource``.
+    """Any map-style dataset of (image tensor, label) pairs as an ``ImageSource``.
 
-    Random transforms inside it must draw from torch's generator, which is seeded anew for each sample.
+    Random transforms inside it must draw from torch's generator, which is seeded for each sample.
 
     >>> from torch.utils.data import TensorDataset
     >>> pairs = TensorDataset(torch.zeros(4, 1, 2, 2), torch.arange(4))
@@ -64,7 +64,7 @@ class DatasetSource:
         try:
             image, label = self.dataset[index]
         except (TypeError, ValueError) as error:
-            message = f"sample {index} must be a (image, label) pair, but reading it failed with: {error}"
+            message = f"sample {index} must be an (image, label) pair, but reading it failed with: {error}"
             raise DataError(message) from error
         return image, label
 
@@ -73,10 +73,10 @@ Data = ImageSource | Dataset[Any]
 
 
 def as_image_source(data: Data) -> ImageSource:
-    """Return a ``ImageSource`` as it is, and a map-style dataset as one."""
+    """Return an ``ImageSource`` unchanged, and a map-style dataset as one."""
     if hasattr(data, "batch"):
         return cast(ImageSource, data)
     if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
         return DatasetSource(data)
     kind = type(data).__name__
-    raise InvalidInput(f"data must be a ImageSource or a map-style dataset, got {kind}; pass loader.dataset")
+    raise InvalidInput(f"data must be an ImageSource or a map-style dataset, got {kind}; pass loader.dataset")

@@ -21,13 +21,14 @@ from slimilar.graph.records import (
     Op,
     Piece,
     Read,
+    Reduction,
     Run,
     WeightNorm,
     Write,
 )  # fmt: skip
 from slimilar.graph.ties import PendingTies
 
-_LISTED = (Write, Read, Norm, Run, Piece, FixedWrite, WeightNorm)
+_LISTED = (Write, Read, Reduction, Norm, Run, Piece, FixedWrite, WeightNorm)
 
 
 class Collector:

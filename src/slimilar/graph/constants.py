@@ -28,6 +28,10 @@ class Constants:
             self._pairs[id(copy)] = (copy, tensor)
         return self._pairs[id(tensor)][1]
 
+    def original(self, tensor: Tensor) -> Tensor:
+        """Return the tensor with numbers that one on the meta device stands for, or the tensor itself."""
+        return self._pairs[id(tensor)][1] if tensor.is_meta and id(tensor) in self._pairs else tensor
+
     def numbers(self, tensor: Tensor) -> Tensor:
         """Return the numbers of a tensor, which must not depend on the model's input."""
         if tensor.device.type != "meta":

@@ -113,7 +113,11 @@ class Coupling:
 
     def _passed(self) -> Iterator[tuple[Op, Atoms]]:
         """Yield the operators that neither read nor write, with the labels they pass on."""
-        ends = {r.op for r in self.trace.reads} | {w.op for w in self.trace.writes}
+        ends = {
+            fact.op
+            for facts in (self.trace.reads, self.trace.writes, self.trace.reductions)
+            for fact in facts
+        }
         for i, op in enumerate(self.trace.ops):
             for value in op.outputs[:1] if i not in ends else ():
                 for factor in self.trace.values[value].labels:

@@ -13,23 +13,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_ACTIVATIONS = {
-    f"aten.{name}{suffix}"
-    for suffix in ("", "_")
-    for name in (
-        "relu",
-        "silu",
-        "hardswish",
-        "hardsigmoid",
-        "sigmoid",
-        "hardtanh",
-        "gelu",
-        "tanh",
-        "mish",
-        "leaky_relu",
-        "elu",
-    )
-}
+from slimilar.graph.activations import POINTWISE
+
+_ACTIVATIONS = {f"aten.{name}{suffix}" for suffix in ("", "_") for name in POINTWISE}
 _PAIRS = {"aten.add", "aten.add_", "aten.mul", "aten.mul_", "aten.sub", "aten.sub_"}
 
 

@@ -52,6 +52,7 @@ class Recorder(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.model, self.policy, self.meta = model, policy, meta
         self.ops: list[Op] = []
+        self.inputs: tuple[int, ...] = ()
         modules = named_modules(model)
         names = {id(t): name for name, t in named_tensors(model).items()}
         self.values, self._constants = Values(names, policy.enter), Constants()
@@ -63,8 +64,10 @@ class Recorder(TorchDispatchMode):
         args, kwargs = arguments(example)
         if self.meta:
             args, kwargs = map_tensors(lambda t: torch.empty_like(t, device="meta"), (args, kwargs))
-        for tensor in tensors_in((args, kwargs)):
+        self.inputs = tuple(
             self.values.store(tensor, Value(tuple(tensor.shape), NONE, None, True, False))
+            for tensor in tensors_in((args, kwargs))
+        )
         escapes = Escapes()  # without numbers none can leave
         with (
             nullcontext() if self.meta else escapes,
@@ -77,6 +80,10 @@ class Recorder(TorchDispatchMode):
             self.policy.freeze(self.values.labels(tensor), unknown(method))
         check_outputs(result)
         return tuple(self.values.index(t) for t in tensors_in(result))
+
+    def constants(self) -> dict[int, Tensor]:
+        """Return the constants of the code by the numbers of their values."""
+        return {n: self._constants.original(t).detach() for n, t in self.values.constants.items()}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None

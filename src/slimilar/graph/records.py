@@ -8,6 +8,7 @@ from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from slimilar.graph.assumptions import Signature
 from slimilar.graph.labels import Atoms, Labels, numbered, roots
@@ -105,6 +106,19 @@ class Read:
 
 
 @dataclass(frozen=True, eq=False)
+class Reduction:
+    """An operator that sums over channels without a weight of its own: a norm, a product of two activations.
+
+    Without some channels it returns what it would with zeros in their place.
+    """
+
+    op: int
+    value: int
+    axis: int
+    atoms: Atoms
+
+
+@dataclass(frozen=True, eq=False)
 class Norm:
     """A batch norm: the labels of its input, and the names of weight, bias, running mean and variance."""
 
@@ -163,7 +177,7 @@ class WeightNorm:
     axis: int
 
 
-Fact = Write | Read | Norm | Integer | Run | Piece | FixedWrite | WeightNorm
+Fact = Write | Read | Reduction | Norm | Integer | Run | Piece | FixedWrite | WeightNorm
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,9 +225,12 @@ class Trace:
     freezes: tuple[Freeze, ...]
     runs: tuple[Atoms, ...]  # see `Run`
     pieces: tuple[Atoms, ...]  # see `Piece`
+    inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    constants: Mapping[int, Tensor]  # values neither made by an operator nor held by the model under a name
     parameters: Mapping[str, tuple[int, ...]]  # name -> shape, tied ones once
     meta: bool  # shapes were enough
+    reductions: tuple[Reduction, ...] = ()
     fixed_writes: tuple[FixedWrite, ...] = ()
     weight_norms: tuple[WeightNorm, ...] = ()
     not_run: tuple[NotRun, ...] = ()

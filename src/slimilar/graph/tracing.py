@@ -16,7 +16,7 @@ from slimilar.graph.assumptions import Assumptions
 from slimilar.graph.collector import Collector
 from slimilar.graph.reasons import MODEL_OUTPUT, fixed_size
 from slimilar.graph.recorder import Recorder
-from slimilar.graph.records import FixedWrite, Norm, Piece, Read, Run, Trace, WeightNorm, Write
+from slimilar.graph.records import FixedWrite, Norm, Piece, Read, Reduction, Run, Trace, WeightNorm, Write
 from slimilar.utils.modules import eval_view, named_parameters, on_meta
 from slimilar.utils.pytree import Example, arguments, tensors_in
 
@@ -57,9 +57,11 @@ def _trace(model: nn.Module, example: Example, assumptions: Assumptions, meta: b
         values=tuple(values), ops=tuple(ops), axes=tuple(found.axes), atom_count=found.atom_count,
         ties=found.ties.pairs(sums=False), sums=found.ties.pairs(sums=True), writes=tuple(found.facts(Write)),
         reads=tuple(found.facts(Read)), norms=tuple(found.facts(Norm)), integers=tuple(found.integers),
-        freezes=tuple(found.freezes), runs=found.atoms(Run), pieces=found.atoms(Piece), outputs=outputs,
+        freezes=tuple(found.freezes), runs=found.atoms(Run), pieces=found.atoms(Piece),
+        inputs=recorder.inputs, outputs=outputs, constants=recorder.constants(),
         parameters={name: tuple(p.shape) for name, p in named_parameters(model).items()}, meta=meta,
-        fixed_writes=tuple(found.facts(FixedWrite)), weight_norms=tuple(dict.fromkeys(found.facts(WeightNorm))),
+        reductions=tuple(found.facts(Reduction)), fixed_writes=tuple(found.facts(FixedWrite)),
+        weight_norms=tuple(dict.fromkeys(found.facts(WeightNorm))),
     )  # fmt: skip
 
 

@@ -53,7 +53,7 @@ def with_unused(model: nn.Module, seen: Trace, error: Exception | None = None) -
 
 def merge(seen: Trace, other: Trace) -> Trace:
     """Return a trace with what another trace of the same model adds to it."""
-    axes, number = _renumber(seen, other)
+    axes, number = renumber(seen, other)
     if len(axes) == len(seen.axes):
         return seen
     known = {n.module for n in seen.integers}
@@ -75,7 +75,7 @@ def merge(seen: Trace, other: Trace) -> Trace:
     )
 
 
-def _renumber(seen: Trace, other: Trace) -> tuple[list[Axis], Atoms]:
+def renumber(seen: Trace, other: Trace) -> tuple[list[Axis], Atoms]:
     """Return all axes, and for every atom of the other trace its number among them."""
     axes, count = list(seen.axes), seen.atom_count
     first = {(a.tensor, a.axis): a.first for a in axes}

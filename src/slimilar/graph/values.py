@@ -20,6 +20,7 @@ class Values:
         self.known: list[Value] = []
         self.memory = SharedMemory()
         self.any_uniform = False  # whether a tensor of one number everywhere has been met
+        self.constants: dict[int, Tensor] = {}  # those that no operator has made and that have no name
         self._names, self._enter = dict(names), enter  # id -> parameter or buffer
         self._numbers: dict[int, tuple[Tensor, int]] = {}  # id -> the tensor, kept alive, and its number
 
@@ -61,4 +62,7 @@ class Values:
     def _meet(self, tensor: Tensor) -> int:
         name, shape = self._names.get(id(tensor)), tuple(tensor.shape)
         labels = NONE if name is None else self._enter(name, shape)
-        return self.store(tensor, Value(shape, labels, name, False, False))
+        number = self.store(tensor, Value(shape, labels, name, False, False))
+        if name is None:
+            self.constants[number] = tensor
+        return number

@@ -21,7 +21,7 @@ def scaled(channels: int, width: float) -> int:
 
 
 def checked_classes(classes: int) -> int:
-    """Return ``classes``, or say what is wrong with it."""
+    """Return ``classes``, or raise where it is not a number of classes."""
     if classes < 1:
         raise InvalidInput(f"classes must be at least 1, got {classes}; pass the number of labels")
     return classes

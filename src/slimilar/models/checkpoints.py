@@ -1,7 +1,7 @@
 """Published checkpoints and the networks they belong to.
 
-The weights are not part of the package. A checkpoint is looked for as ``<name>.safetensors`` in the folder
-that is passed, or that the environment variable SLIMILAR_DATA names.
+The weights are not part of the package. A checkpoint is ``<name>.safetensors`` in the folder
+that is passed, or in the one that the environment variable SLIMILAR_DATA names.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ State = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """How to build the network of a file, to read its names, and to feed it; with its published accuracy."""
+    """How to build the network of a file, rename its weights and normalise its input; its published accuracy."""
 
     build: Callable[[], nn.Module]
     normalisation: Normalisation
@@ -77,6 +77,20 @@ def load_state(model: nn.Module, state: State) -> nn.Module:
     return model
 
 
+def half_precision(model: nn.Module) -> State:
+    """Return the weights of a network with kernels in half precision, without the step counters of batch norms."""
+    return {
+        name: (tensor.half() if tensor.ndim > 1 else tensor).contiguous()
+        for name, tensor in model.state_dict().items()
+        if not name.endswith("num_batches_tracked")
+    }
+
+
+def single_precision(state: State) -> State:
+    """Return weights in float32, as `half_precision` found them but for rounding."""
+    return {name: t.float() if t.is_floating_point() else t for name, t in state.items()}
+
+
 def _read(file: Path) -> State:
     try:
         return load_file(file)
@@ -117,8 +131,12 @@ def caffe_resnet50() -> Any:
 
 
 def _blue_green_red(state: State) -> State:
-    """Turn the first kernels round, so that the network reads red, green, blue like all the others."""
+    """Reverse the input channels of the first convolution, from blue, green, red to red, green, blue."""
     return {**state, "conv1.weight": state["conv1.weight"].flip(1)}
+
+
+def _mobilenet_v2() -> Any:
+    return import_torchvision("torchvision.models").mobilenet_v2()
 
 
 _CIFAR100 = Normalisation((0.5070, 0.4865, 0.4409), (0.2673, 0.2564, 0.2761))
@@ -139,4 +157,5 @@ CHECKPOINTS = {
         partial(renamed, {"downsample": "shortcut", r"^fc\.": "linear."}),
     ),
     "resnet50-imagenet": Checkpoint(caffe_resnet50, _CAFFE, "imagenet", 0.747, _blue_green_red),
+    "mobilenetv2-imagenet": Checkpoint(_mobilenet_v2, IMAGENET, "imagenet", 0.7188),
 }

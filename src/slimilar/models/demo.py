@@ -10,8 +10,9 @@ from typing import Any
 from safetensors.torch import load, save
 from torch import nn
 
-from slimilar.models.checkpoints import load_state
+from slimilar.models.checkpoints import half_precision, load_state, single_precision
 from slimilar.models.vgg import VGG
+from slimilar.utils.atomic import write_bytes
 
 WIDTH = 0.375
 
@@ -19,11 +20,7 @@ WIDTH = 0.375
 def demo_network() -> nn.Module:
     """Return the trained network, in evaluation mode; ``slimilar.data.demo_images()`` fit it."""
     content = (files("slimilar.data") / "demo_assets" / "network.safetensors").read_bytes()
-    state = {
-        name: tensor.float() if tensor.is_floating_point() else tensor
-        for name, tensor in load(content).items()
-    }
-    return load_state(VGG(classes=10, width=WIDTH), state).eval()
+    return load_state(VGG(classes=10, width=WIDTH), single_precision(load(content))).eval()
 
 
 def demo_record() -> dict[str, Any]:
@@ -36,9 +33,4 @@ def demo_record() -> dict[str, Any]:
 
 def write_demo_network(folder: Path, model: nn.Module) -> None:
     """Write weights with kernels in half precision: half the size."""
-    state = {
-        name: (tensor.half() if tensor.ndim > 1 else tensor).contiguous()
-        for name, tensor in model.state_dict().items()
-        if not name.endswith("num_batches_tracked")
-    }
-    (folder / "network.safetensors").write_bytes(save(state))
+    write_bytes(folder / "network.safetensors", save(half_precision(model)))

@@ -4,27 +4,29 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
 from slimilar.calibration.calibration_set import CalibrationSet, Progress, calibration_set, wants_synthesis
+from slimilar.calibration.program import program_for
 from slimilar.criteria import Criterion, Facts, Sight, Weights, facts, make
-from slimilar.criteria.base import phases_of
+from slimilar.criteria.base import LazyCriterion, phases_of
 from slimilar.criteria.needs import Given, check_needs
 from slimilar.errors import InvalidInput, Option
 from slimilar.graph.groups import Residual
 from slimilar.graph.structure import Structure
 from slimilar.pipeline.checks import check_finite, check_inputs, excluded_modules, listed
-from slimilar.planning.assemble import EXCLUDED, Answer, Answers, assemble
+from slimilar.planning.assemble import EXCLUDED, Answers, LazyAnswer, assemble
 from slimilar.planning.cost import CostModel, cost_model
 from slimilar.planning.plan import Plan
-from slimilar.reconstruction.apply import program_of
 from slimilar.similarity.linkage import Linkage
 from slimilar.surgery.probe import find_structure
-from slimilar.utils.checks import check_positive_integer
+from slimilar.utils.checks import check_natural_number
 from slimilar.utils.modules import named_tensors
 from slimilar.utils.pytree import Example
+
+Streams = Residual | Literal["auto"]  # "auto": streams too, where a criterion measures what that costs
 
 
 @dataclass(frozen=True)
@@ -33,21 +35,28 @@ class AnalysisOptions:
 
     criterion: Criterion | str = "similarity"
     linkage: Linkage = "average"
-    residual: Residual = "inner"
+    residual: Streams = "inner"
     exclude: tuple[str | nn.Module, ...] = ()
     min_channels: int = 1
 
     def __post_init__(self) -> None:
-        if self.residual not in ("inner", "select", "joint"):
+        if self.residual not in ("inner", "select", "joint", "auto"):
             raise InvalidInput(
-                Option("residual"), f' must be "inner", "select" or "joint", got {self.residual!r}'
+                Option("residual"), f' must be "inner", "select", "joint" or "auto", got {self.residual!r}'
             )
-        check_positive_integer(self.min_channels, "min_channels")
+        check_natural_number(self.min_channels, "min_channels")
         self.made()
 
     def made(self) -> Criterion:
         """Return the criterion."""
         return make(self.criterion, self.linkage)
+
+    @property
+    def streams(self) -> Residual:
+        """What "auto" stands for: damage that is measured tells whether stream channels or inner ones cost less."""
+        if self.residual != "auto":
+            return self.residual
+        return "joint" if self.made().name == "span" else "inner"
 
     @property
     def facts(self) -> Facts:
@@ -69,7 +78,7 @@ def analyze(
     calibration: Any = None,
     labels: Tensor | None = None,
     linkage: Linkage = "average",
-    residual: Residual = "inner",
+    residual: Streams = "inner",
     exclude: Iterable[str | nn.Module] = (),
     min_channels: int = 1,
     seed: int = 0,
@@ -107,13 +116,14 @@ def plan_of(
     options: AnalysisOptions,
     images: CalibrationSet,
     progress: Progress | None = None,
+    structure: Structure | None = None,
 ) -> Plan:
-    """Return the plan of a model whose inputs are checked."""
+    """Return the plan of a model whose inputs are checked; a `structure` found before spares a trace."""
     excluded = excluded_modules(model, options.exclude)
     tensors = named_tensors(model)
     check_finite(model, tensors)
     options.check_needs(model, bool(images), images.labels is not None)
-    structure = find_structure(model, example, options.residual)
+    structure = structure or find_structure(model, example, options.streams)
     costs = cost_model(structure.trace, structure.grouping)
     sight = _sight(model, example, structure, costs, images, progress) if images else None
     weights = Weights(tensors, sight, phases_of(model), structure)
@@ -133,20 +143,21 @@ def _sight(
     progress: Progress | None,
 ) -> Sight:
     """Return the images and the means to run the network on them, for the criterion."""
+    program, images = program_for(model, example, structure, images)
     return Sight(
-        structure.trace, structure.grouping, costs, program_of(model, example, structure, images.batch_size),
-        images.batches, images.seed, progress, images.label_batches,
+        program.trace, structure.grouping, costs, program, images.batches, images.seed, progress, images.label_batches
     )  # fmt: skip
 
 
 def _answers(
     criterion: Criterion, weights: Weights, structure: Structure, excluded: set[str]
-) -> Mapping[str, Answer]:
+) -> Mapping[str, LazyAnswer]:
     """Return what the criterion answers for every group that is not excluded, by name."""
     groups = structure.grouping.groups
-    found: dict[str, Answer] = {g.name: EXCLUDED for g in groups if excluded & set(g.producers)}
+    found: dict[str, LazyAnswer] = {g.name: EXCLUDED for g in groups if excluded & set(g.producers)}
     asked = [g for g in groups if g.name not in found]
-    answers = criterion.orders(asked, weights)
+    ask = criterion.lazy_orders if isinstance(criterion, LazyCriterion) else criterion.orders
+    answers = ask(asked, weights)
     return found | {g.name: answer for g, answer in zip(asked, answers, strict=True)}
 
 

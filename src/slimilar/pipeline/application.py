@@ -9,6 +9,7 @@ from torch import nn
 
 from slimilar.calibration.calibration_set import Progress, calibration_set
 from slimilar.deploy.latency import timer
+from slimilar.graph.structure import Structure
 from slimilar.pipeline.checks import check_inputs
 from slimilar.planning.assemble import nothing_to_prune
 from slimilar.planning.cost import count
@@ -16,7 +17,8 @@ from slimilar.planning.cut import Cut
 from slimilar.planning.latency import MeasuredLatency, cut_within_latency
 from slimilar.planning.plan import Plan
 from slimilar.planning.target import PruningTarget
-from slimilar.reconstruction.apply import SUBSTITUTES, bias_cost, settle, substituted
+from slimilar.reconstruction.apply import SUBSTITUTES, Amended, bias_cost, settle, substituted
+from slimilar.reconstruction.verify import verify_reconstruction
 from slimilar.result import Result
 from slimilar.surgery.fault import verify_rewrite
 from slimilar.surgery.history import remember
@@ -62,9 +64,11 @@ def apply(
     cut, latency = _cut(model, example, plan, target, method, runtime, progress)
     images = calibration_set(calibration, None, example, model=model, seed=seed, progress=progress)
     synthesised = images.images if images.origin == "synthesised" else None
-    result = _rewritten(model, example, plan, cut, verify)
-    if method != "none" and not cut.mask.all():
-        result = _reconstructed(model, example, result, method, images.images, seed, progress, verify)
+    if method == "none" or cut.mask.all():
+        result = _rewritten(model, example, plan, cut, verify)
+    else:
+        made = substituted(model, example, plan, cut, method, images, seed, progress)
+        result = _reconstructed(model, example, plan, made, method, verify)
     return replace(result, images=synthesised, latency=latency)
 
 
@@ -98,26 +102,27 @@ def _rewritten(model: nn.Module, example: Example, plan: Plan, cut: Cut, verify:
     now = surgery(structure.trace, structure.grouping, cut.mask)
     small = operate(model, now)
     error = verify_rewrite(model, small, example, structure, cut.mask) if verify else None
+    if now.stands:  # removed branches save their batch norms too
+        cut = replace(cut, cost=count(small, example))
     return Result(small, cut, plan, remember(model, small, now), error)
 
 
 def _reconstructed(
-    model: nn.Module,
-    example: Example,
-    plain: Result,
-    method: str,
-    calibration: Any,
-    seed: int,
-    progress: Progress | None,
-    verify: bool,
+    model: nn.Module, example: Example, plan: Plan, made: Amended, method: str, verify: bool
 ) -> Result:
     """Return the smaller model whose consumers make up for removed channels."""
-    plan, structure = plain.plan, plain.plan.structure
-    made = substituted(model, example, plan, plain.cut, method, calibration, seed, progress)
-    error = plain.error
-    if verify and made.cut is not plain.cut:  # other channels were chosen
-        bare = operate(model, surgery(structure.trace, structure.grouping, made.cut.mask))
-        error = verify_rewrite(model, bare, example, structure, made.cut.mask)
+    error = _verify_reconstructed(model, example, plan.structure, made) if verify else None
     done = remember(model, made.model, made.surgery)
     cut = replace(made.cut, cost=count(made.model, example)) if done.biases else made.cut
     return Result(made.model, cut, plan, done, error, method)
+
+
+def _verify_reconstructed(model: nn.Module, example: Example, structure: Structure, made: Amended) -> float:
+    """Compare the model that is returned with the program of the reconstructed network."""
+    try:
+        return verify_reconstruction(made.program, structure.grouping, made.network, made.model, example)
+    except Exception:
+        kept = made.cut.mask
+        plain = operate(model, surgery(structure.trace, structure.grouping, kept))
+        verify_rewrite(model, plain, example, structure, kept)  # names the group if the rewrite is at fault
+        raise

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from slimilar.graph import rules as ops
+from slimilar.graph.activations import ACTIVATIONS
 from slimilar.graph.groups import FIXED, Grouping
 from slimilar.graph.labels import axes_of
 from slimilar.graph.records import Op, Ref, Trace, Value
@@ -202,11 +203,7 @@ def _rules() -> dict[str, _Rule]:
         elif "pool" in name and "unpool" not in name:
             table[name] = _per_input if "adaptive" in name else _pooling
     table["aten.mean"] = _per_input
-    for name in (
-        "relu", "relu6", "hardtanh", "leaky_relu", "elu", "selu", "celu", "silu", "gelu", "mish", "sigmoid", "tanh",
-        "hardswish", "hardsigmoid", "softplus", "softsign", "threshold", "prelu", "_prelu_kernel", "rrelu",
-        "log_sigmoid_forward", "hardshrink", "softshrink", "_softmax", "_log_softmax", "_safe_softmax", "glu",
-    ):  # fmt: skip
+    for name in ACTIVATIONS:
         table[f"aten.{name}"] = table[f"aten.{name}_"] = _per_element(1)
     return table
 

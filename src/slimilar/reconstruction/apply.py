@@ -4,58 +4,42 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
+from warnings import warn
 
 import numpy as np
 from torch import nn
 
-from slimilar.calibration.batches import AFFORDED, batch_size, to_batches
-from slimilar.calibration.calibration_set import MAX_IMAGES, Progress
+from slimilar.calibration.batches import AFFORDED
+from slimilar.calibration.calibration_set import CalibrationSet, Progress, calibration_set
 from slimilar.calibration.consumers import ConsumerLayer, find_consumers
 from slimilar.calibration.flips import with_flips
-from slimilar.calibration.replay import Program, record
-from slimilar.errors import InvalidInput, Option
-from slimilar.graph.recorder import name_of
-from slimilar.graph.structure import Structure
+from slimilar.calibration.program import NotReplayable, Program, program_for, program_of
+from slimilar.errors import SlimilarWarning
 from slimilar.planning.cut import Cut
 from slimilar.planning.plan import Plan
-from slimilar.reconstruction.least_squares import Exchange, Settings
+from slimilar.reconstruction.least_squares import Exchange, Network, Settings
+from slimilar.reconstruction.methods import AUTO, LINEAR, OPTIONS, Reconstruction, reconstruction_method
 from slimilar.reconstruction.reconstruct import rebuild
 from slimilar.reconstruction.reconstruct import substitute as stand_in
 from slimilar.surgery.rewrite import Kept, Surgery, surgery
 from slimilar.utils.modules import named_tensors
-from slimilar.utils.pytree import Example, map_tensors
+from slimilar.utils.pytree import Example
 
-SUBSTITUTES = ("auto", "none", "merge", "mean", "linear")
-
-
-def program_of(model: nn.Module, example: Example, structure: Structure, size: int) -> Program:
-    """Record the model for batches of a size; its operators must be those of the trace."""
-    why = "it looks at values on the way"
-    if structure.trace.meta:
-        program = record(
-            model, map_tensors(lambda t: t[:1].expand(size, *t.shape[1:]) if t.ndim else t, example)
-        )
-        names = [name_of(instruction.func) for instruction in program.instructions]
-        if names == [op.name for op in structure.trace.ops]:
-            return program
-        why = "it runs other operators on another batch size"
-    raise InvalidInput(
-        f"to reconstruct its consumers, a model must run the same operators on every batch, but {why}: pass ",
-        Option("reconstruction", "none"),
-    )
+SUBSTITUTES = OPTIONS
 
 
 def settle(substitute: str, model: nn.Module, example: Example, plan: Plan) -> str:
-    """Return what "auto" stands for: the best substitute for a model whose operators can be played back, else none."""
-    if substitute != "auto":
+    """Return what "auto" stands for: the best method for a model that can be replayed, else none, with a warning."""
+    if substitute != AUTO:
         return substitute
     try:
-        program_of(model, example, plan.structure, 1)
-    except Exception:  # whatever the model's own code raises on other batch sizes or without numbers
-        return "none"
-    return "linear"
+        program_of(model, example, plan.structure)
+    except NotReplayable as error:
+        warn(f"consumers are not reconstructed, because {error.why}", SlimilarWarning, stacklevel=2)
+        return Reconstruction.NONE
+    return LINEAR
 
 
 def bias_cost(model: nn.Module, example: Example, plan: Plan, kind: str) -> int:
@@ -67,7 +51,7 @@ def bias_cost(model: nn.Module, example: Example, plan: Plan, kind: str) -> int:
     if kind not in ("flops", "params"):
         return 0
     structure = plan.structure
-    consumers = find_consumers(structure.trace, structure.grouping, program_of(model, example, structure, 1))
+    consumers = find_consumers(structure.trace, structure.grouping, program_of(model, example, structure))
     bare = [s for s in consumers if s.bias is None and s.norm is None]
     outs = [structure.trace.values[structure.trace.ops[s.op].outputs[0]].shape for s in bare]
     return sum(math.prod(out) if kind == "flops" else out[1] for out in outs)
@@ -75,11 +59,13 @@ def bias_cost(model: nn.Module, example: Example, plan: Plan, kind: str) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Amended:
-    """A smaller model in which consumers make up for removed channels, the surgery that makes it, and the final cut."""
+    """A smaller model whose consumers are reconstructed, the surgery that makes it, the final cut, and the weights."""
 
     model: nn.Module
     surgery: Surgery
     cut: Cut
+    network: Network  # the weights at the original's shapes
+    program: Program  # that they were fitted with
 
 
 def settings_for(plan: Plan, images: int, seed: int) -> Settings:
@@ -100,26 +86,29 @@ def substituted(
     settings: Settings | None = None,
 ) -> Amended:
     """Return the smaller model in which consumers make up for removed channels."""
-    structure = plan.structure
-    trace, grouping = structure.trace, structure.grouping
-    images = None if how != "linear" else calibration
-    batches = [] if images is None else to_batches(images, example, batch_size(example), MAX_IMAGES)
-    program = program_of(model, example, structure, len(batches[0]) if batches else 1)
+    grouping = plan.structure.grouping
+    data = calibration_set(calibration, None, example, seed=seed)
+    method = reconstruction_method(how, bool(data))
+    if method is not Reconstruction.LEAST_SQUARES:
+        data = CalibrationSet(seed=seed)
+    program, data = program_for(model, example, plan.structure, data)
+    batches = data.batches
     settings = settings or settings_for(plan, sum(map(len, batches)), seed)
+    settings = replace(settings, distinct=max(1, len(batches)))
     if settings.mirror and batches:
         batches = with_flips(batches, program, named_tensors(model))
-    report = None if progress is None else lambda i, n: progress("substituting", i, n)
-    consumers = find_consumers(trace, grouping, program)
+    report = None if progress is None else lambda i, n: progress("reconstructing", i, n)
+    consumers = find_consumers(program.trace, grouping, program)
     again = settings.choose if batches and plan.exchangeable else "none"
     choosers = [s for s in consumers if again == "all" or (again == "sums" and s.add is not None)]
     exchange = _exchange(plan, cut, consumers, choosers) if choosers else None
     network = stand_in(
-        how, trace, grouping, program, named_tensors(model), cut.mask, _stand_ins(plan, cut), batches,
-        settings, report, exchange,
+        method, grouping, program, named_tensors(model), cut.mask, _stand_ins(plan, cut), batches, settings,
+        report, exchange,
     )  # fmt: skip
     cut = _with(plan, cut, network.kept)
-    small, done = rebuild(model, network, consumers, surgery(trace, grouping, cut.mask))
-    return Amended(small, done, cut)
+    small, done = rebuild(model, network, consumers, surgery(plan.structure.trace, grouping, cut.mask))
+    return Amended(small, done, cut, network, program)
 
 
 def _exchange(

@@ -11,13 +11,13 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from slimilar.calibration.consumers import ConsumerLayer, find_consumers
-from slimilar.calibration.replay import Program
+from slimilar.calibration.program import Program
 from slimilar.errors import InvalidInput, Option
 from slimilar.graph.groups import Grouping
-from slimilar.graph.records import Trace
 from slimilar.reconstruction.channel_mixing import StandIn, absorb, regression, restored, silence
 from slimilar.reconstruction.gaussian import Channels, at_consumers
 from slimilar.reconstruction.least_squares import Exchange, Network, Settings, install, substitute_linear
+from slimilar.reconstruction.methods import Reconstruction
 from slimilar.surgery.rewrite import Surgery, add_bias, operate
 from slimilar.utils.modules import copy_with
 
@@ -26,8 +26,7 @@ StandIns = Mapping[int, int]  # removed unit -> the kept unit that speaks for it
 
 
 def substitute(
-    how: str,
-    trace: Trace,
+    how: Reconstruction,
     grouping: Grouping,
     program: Program,
     tensors: Mapping[str, Tensor],
@@ -39,12 +38,13 @@ def substitute(
     exchange: Exchange | None = None,
 ) -> Network:
     """Return the weights of the original's shapes in which consumers make up for the units that are not kept."""
-    consumers = find_consumers(trace, grouping, program)
+    consumers = find_consumers(program.trace, grouping, program)
     plain = {name: t.detach() for name, t in tensors.items()}
-    if how == "linear" and batches:
+    if how is Reconstruction.LEAST_SQUARES:
         return substitute_linear(program, consumers, plain, kept, batches, settings, progress, exchange)
     network = Network(plain, dict(plain), kept=kept)
-    known = at_consumers(trace, tensors) if how in ("mean", "linear") else {}
+    expected = how in (Reconstruction.MEAN, Reconstruction.GAUSSIAN)
+    known = at_consumers(program.trace, tensors) if expected else {}
     for consumer in consumers:
         stays = np.append(kept, True)[consumer.units]
         if stays.all():
@@ -52,21 +52,23 @@ def substitute(
         weight = network.pruned[consumer.weight].movedim(consumer.weight_axis, 1)
         channels = known.get(consumer.op)
         new, shift = absorb(weight, consumer, stays, _stand_in(how, consumer, stand_ins, channels))
-        spread = channels.covariance() if channels is not None and how == "linear" else None
+        spread = channels.covariance() if channels is not None and how is Reconstruction.GAUSSIAN else None
         if channels is not None and spread is not None:
             new, shift = restored(weight, new, consumer, channels.expectation(), spread)
         install(program, network, consumer, new.movedim(1, consumer.weight_axis), shift)
     return network
 
 
-def _stand_in(how: str, consumer: ConsumerLayer, stand_ins: StandIns, channels: Channels | None) -> StandIn:
+def _stand_in(
+    how: Reconstruction, consumer: ConsumerLayer, stand_ins: StandIns, channels: Channels | None
+) -> StandIn:
     """Return how removed positions of a consumer are replaced by kept ones."""
-    if how == "merge":
+    if how is Reconstruction.MERGE:
         return lambda kept, removed: _merged(consumer, kept, removed, stand_ins)
-    if channels is None or how == "none":
+    if channels is None:
         return silence
     mean = channels.expectation()
-    spread = channels.covariance() if how == "linear" else None
+    spread = channels.covariance() if how is Reconstruction.GAUSSIAN else None
     if spread is not None:
         return regression(mean, spread, 1e-2)
     return lambda kept, removed: (silence(kept, removed)[0], mean[removed])
@@ -96,18 +98,25 @@ def _merged(
 def rebuild(
     model: nn.Module, network: Network, consumers: Sequence[ConsumerLayer], done: Surgery
 ) -> tuple[nn.Module, Surgery]:
-    """Return the smaller model with substituted weights, and the surgery that now may add biases."""
+    """Return the smaller model with the network's weights, and the surgery that now may add biases.
+
+    A constant stays out of the network where no module of torch's own can hold it as a bias.
+    """
     full = copy_with(model, {n: t for n, t in network.pruned.items() if t is not network.original[n]})
     gained, indices = set(), dict(done.indices)
     for consumer in consumers:
+        if consumer.op not in network.biases:
+            continue
         module = full.get_submodule(consumer.module)
-        if consumer.op in network.biases and isinstance(module, nn.modules.conv._ConvNd | nn.Linear):
-            add_bias(module)
-            with torch.no_grad():
-                module.bias += network.biases[consumer.op]  # type: ignore[operator]
-            gained.add(consumer.module)
-            out_axis = 1 if getattr(module, "transposed", False) else 0
-            if (f"{consumer.module}.weight", out_axis) in indices:
-                indices[f"{consumer.module}.bias", 0] = indices[f"{consumer.module}.weight", out_axis]
+        if not isinstance(module, nn.modules.conv._ConvNd | nn.Linear):
+            del network.biases[consumer.op]
+            continue
+        add_bias(module)
+        with torch.no_grad():
+            module.bias += network.biases[consumer.op]  # type: ignore[operator]
+        gained.add(consumer.module)
+        out_axis = 1 if getattr(module, "transposed", False) else 0
+        if (f"{consumer.module}.weight", out_axis) in indices:
+            indices[f"{consumer.module}.bias", 0] = indices[f"{consumer.module}.weight", out_axis]
     small = operate(full, replace(done, indices=indices))
     return small, replace(done, biases=done.biases | gained)

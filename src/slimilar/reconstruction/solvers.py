@@ -22,12 +22,12 @@ _BLOCK = 256  # of columns of a Gram matrix, which is symmetric: half of its blo
 _AT_ONCE = 32  # of so many channels one leaves at a time; of twice as many, two
 
 
-class Moments:
+class SampleMoments:
     """Mean and covariance of rows that come in batches, in one pass; held are sums and the last few rows.
 
     With `beside`, of so many numbers that belong to each row: their mean, and their covariance with the rows.
 
-    >>> seen = Moments(2, beside=1)
+    >>> seen = SampleMoments(2, beside=1)
     >>> seen.add(torch.tensor([[1.0, 0.0], [3.0, 0.0]]), torch.tensor([[1.0], [2.0]]))
     >>> seen.mean().tolist(), seen.covariance().tolist(), seen.cross().tolist()
     ([2.0, 0.0], [[1.0, 0.0], [0.0, 0.0]], [[0.5], [0.0]])
@@ -106,6 +106,22 @@ def ridge(covariance: Tensor, strength: float = RIDGE) -> Tensor:
     found = covariance.clone()
     found.diagonal().add_(level(covariance, strength))
     return found
+
+
+def positive_definite(covariance: Tensor, amount: float) -> float:
+    """Add an amount to the diagonal, in place, more where rounding asks for it; return what was added.
+
+    >>> matrix = torch.zeros(2, 2, dtype=torch.float64)
+    >>> positive_definite(matrix, 0.5), matrix.diagonal().tolist()
+    (0.5, [0.5, 0.5])
+    """
+    covariance.diagonal().add_(amount)
+    for _ in range(16):
+        if not int(torch.linalg.cholesky_ex(covariance).info):
+            break
+        covariance.diagonal().add_(9 * amount)
+        amount *= 10
+    return amount
 
 
 def mixing(covariance: Tensor, kept: Tensor, removed: Tensor, strength: float = RIDGE) -> Tensor:

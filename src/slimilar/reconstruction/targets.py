@@ -14,7 +14,8 @@ from torch import Tensor
 
 from slimilar.calibration import replay
 from slimilar.calibration.consumers import ConsumerLayer
-from slimilar.calibration.replay import Held, Program, Values
+from slimilar.calibration.program import Held, Program
+from slimilar.calibration.replay import Values
 
 _RELU = ("aten::relu", "aten::relu_")
 

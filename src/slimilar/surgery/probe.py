@@ -23,6 +23,7 @@ from slimilar.graph.labels import atoms_in
 from slimilar.graph.records import Op
 from slimilar.graph.structure import Structure
 from slimilar.graph.tracing import trace
+from slimilar.surgery.branches import removable_branches
 from slimilar.surgery.channel_selection import can_select
 from slimilar.surgery.retrace import Mismatch, retrace
 from slimilar.surgery.rewrite import Kept
@@ -48,7 +49,7 @@ def find_structure(
             break
         assumptions = _weaken(structure, fault) or _fix_a_group(model, example, structure, fault)
         structure = _structure(model, example, residual, assumptions)
-    return structure
+    return replace(structure, branches=removable_branches(model, structure.trace, structure.grouping))
 
 
 def _fault(model: nn.Module, example: Example, structure: Structure) -> Mismatch | None:

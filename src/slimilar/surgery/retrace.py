@@ -99,15 +99,23 @@ class Checker:
         return tuple(found)
 
     def label(self, call: rules.Call) -> list[Labels]:
-        """Return the labels of every output of a call, by its rule unless nothing can go wrong."""
+        """Return the labels of every output of a call, by its rule unless that could say no more.
+
+        So it is if the operator does the same to the same tensors, made smaller, or if of each one channel is left.
+        """
         expected = self._expected(call)
-        known = self._known_labels(call, expected)
+        same = self._same_call(call, expected)
+        if (
+            not same
+            and rules.is_pointwise(call.func)
+            and _numbers(call.bound) != _numbers(expected.arguments)
+        ):
+            raise self._mismatch("a number in the code follows the width")
+        known = self._left_of_all(expected) if same or _has_single_channels(call) else None
         self._rule_applied = known is None
         if known is not None:
             return known
         labels = rules.apply(self, call)
-        if rules.is_pointwise(call.func) and _numbers(call.bound) != _numbers(expected.arguments):
-            raise self._mismatch("a number in the code follows the width")
         return [self._with_single(found, v) for found, v in zip(labels, expected.outputs, strict=True)]
 
     def _with_single(self, found: Labels, value: int) -> Labels:
@@ -142,10 +150,8 @@ class Checker:
             raise self._mismatch("other operators run")
         return ops[self._op]
 
-    def _known_labels(self, call: rules.Call, expected: Op) -> list[Labels] | None:
-        """Return the labels without the rule, where the operator does the same to the same tensors, made smaller."""
-        if not self._same_call(call, expected):
-            return None
+    def _left_of_all(self, expected: Op) -> list[Labels] | None:
+        """Return what is left of the labels of every output of the original; None if one is not a block any more."""
         found = []
         for v in expected.outputs:
             factors = [self._left(f) for f in self._original.values[v].labels]
@@ -191,6 +197,12 @@ class Checker:
         if id(factor) not in self._remainders:
             self._remainders[id(factor)] = factor, _without_removed(factor, self._stays)
         return self._remainders[id(factor)][1]
+
+
+def _has_single_channels(call: rules.Call) -> bool:
+    """Tell whether one channel is left in every labelled input: where it stands cannot be told any more."""
+    factors = [f for value in call.seen for f in value.labels]
+    return bool(factors) and all(f.numel() == 1 for f in factors)
 
 
 def _same(mine: Sequence[Tensor], theirs: Sequence[Tensor]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from typing import Any
 
@@ -15,7 +15,9 @@ from torch.nn.utils.weight_norm import WeightNorm as WeightNormHook
 
 from slimilar.graph.groups import Grouping
 from slimilar.graph.records import Trace, WeightNorm
+from slimilar.surgery.branches import norm_behind
 from slimilar.surgery.channel_selection import select_from
+from slimilar.surgery.removed_branches import Stand, replace_branches
 from slimilar.utils.modules import copy_with, named_modules, named_tensors, on_meta
 
 Kept = NDArray[np.bool_]  # for every unit of a grouping, numbered over all groups: does it stay?
@@ -64,6 +66,12 @@ class Surgery:
     selections: Mapping[str, NDArray[np.int64]]  # batch norm -> the channels of its stream that it reads
     biases: frozenset[str] = frozenset()  # convolutions and linear layers that gained a bias
     weight_norms: tuple[WeightNorm, ...] = ()  # whose magnitude takes in what the norm of the direction loses
+    stands: Mapping[str, Stand] = field(
+        default_factory=dict
+    )  # layer of a removed branch -> what stands in its place
+    folded: Mapping[str, str] = field(
+        default_factory=dict
+    )  # constant layer -> the batch norm that it takes in
 
     def then(self, later: Surgery) -> Surgery:
         """Return this surgery followed by another one on its result."""
@@ -77,11 +85,14 @@ class Surgery:
             selections[module] = chosen if again is None else chosen[again]
             indices.pop((f"{module}.index", 0), None)
         for module in self.biases:  # nor is a bias that it gained: it is as long as the weight has filters
-            indices.pop((f"{module}.bias", 0), None)
+            again = indices.pop((f"{module}.bias", 0), None)
+            if again is not None and module in self.stands:  # its weight has gone
+                indices[f"{module}.weight", 0] = again
         norms = tuple(dict.fromkeys((*self.weight_norms, *later.weight_norms)))
         return Surgery(
-            indices, {**self.numbers, **later.numbers}, selections, self.biases | later.biases, norms
-        )
+            indices, {**self.numbers, **later.numbers}, selections, self.biases | later.biases, norms,
+            {**self.stands, **later.stands}, {**self.folded, **later.folded},
+        )  # fmt: skip
 
 
 def surgery(trace: Trace, grouping: Grouping, kept: Kept) -> Surgery:
@@ -93,7 +104,44 @@ def surgery(trace: Trace, grouping: Grouping, kept: Kept) -> Surgery:
         for n in trace.norms
         if n.selects and not stays[n.atoms].all()
     }
-    return Surgery(kept_indices(trace, grouping, kept), numbers, selections, weight_norms=trace.weight_norms)
+    stands, folded = _removed_branches(trace, grouping, kept)
+    bare = {path for path, stand in stands.items() if stand == "constant"} - {
+        name.removesuffix(".bias") for name in trace.parameters
+    }
+    return Surgery(
+        kept_indices(trace, grouping, kept),
+        numbers,
+        selections,
+        frozenset(bare),
+        trace.weight_norms,
+        stands,
+        folded,
+    )
+
+
+def _removed_branches(
+    trace: Trace, grouping: Grouping, kept: Kept
+) -> tuple[dict[str, Stand], dict[str, str]]:
+    """Return what stands for the layers of groups that lose all channels, and the batch norms that go with them."""
+    stands: dict[str, Stand] = {}
+    folded: dict[str, str] = {}
+    gone = [
+        group
+        for start, group in zip(grouping.offsets, grouping.groups, strict=True)
+        if not kept[start : start + group.width].any()
+    ]
+    for group in gone:
+        for producer in group.producers:
+            stands[producer] = "empty"
+        for norm in group.batch_norms:
+            stands[norm.module] = "identity"
+    for consumer in (consumer for group in gone for consumer in group.consumers):
+        if stands.get(consumer.module) != "empty":
+            stands[consumer.module] = "constant"
+            behind = norm_behind(trace, consumer.op)
+            if behind is not None:
+                folded[consumer.module], stands[behind] = behind, "identity"
+    return stands, folded
 
 
 def operate(model: nn.Module, surgery: Surgery) -> nn.Module:
@@ -147,6 +195,7 @@ def update_sizes(small: nn.Module, surgery: Surgery) -> None:
         describe(part)
     for part in training:
         vars(part)["training"] = True
+    replace_branches(small, surgery.stands, surgery.folded)
 
 
 def add_bias(module: Any) -> None:

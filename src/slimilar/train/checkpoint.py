@@ -61,7 +61,7 @@ def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
         raise TrainingError(
             f"{path} must be a checkpoint of this program, but reading it failed ({error}); "
-            "delete it to start anew, or put a copy in its place"
+            "delete it to start again, or restore a copy"
         ) from error
 
 

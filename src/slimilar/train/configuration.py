@@ -52,5 +52,5 @@ def check_fixed_terms(path: Path, before: dict[str, Any], now: dict[str, Any]) -
         name = changed[0]
         raise InvalidInput(
             f"{name} must be {before.get(name)!r} as in the run that wrote {path}, got {now.get(name)!r}; "
-            "resume with the same recipe, seed and data, or start anew in another folder"
+            "resume with the same recipe, seed and data, or start again in another folder"
         )

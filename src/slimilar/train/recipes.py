@@ -1,4 +1,4 @@
-"""Recipes by name: how long, how fast, and when to slow down."""
+"""Training recipes: epochs, batch size, learning-rate schedule, regularisation; and the named ones."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Recipe:
     ``"steps"`` divides the learning rate by 10 at each epoch of ``milestones``. ``"one-cycle"`` rises
     linearly for the first ``warmup`` share of the training, then falls to zero along a cosine. ``batch_size``
     counts the images of all processes together. ``ema`` is the decay of the averaged weights, None for no
-    average. ``clip`` is the largest norm of the gradient of a step; a longer one is shortened. With
-    ``freeze_statistics`` batch norms keep the means and variances that they have, and use them; scales and shifts
-    learn as ever. Few and small batches estimate them worse than a fit to images has left them.
+    average. ``clip`` is the largest norm of a step's gradient; a larger one is scaled down. With
+    ``freeze_statistics`` batch norms keep and use their means and variances, while scales and shifts are trained.
+    Few and small batches estimate the statistics worse than a fit to images has left them.
     """
 
     epochs: int
@@ -57,9 +57,9 @@ class Recipe:
                 raise InvalidInput(f"{problem}, got {getattr(self, problem.split()[0])!r}; change the recipe")
 
     def terms(self) -> dict[str, Any]:
-        """Return what a run that goes on must have in common with its beginning.
+        """Return what must not change when a run is resumed.
 
-        What is off is left out where older runs do not know it, so that they can go on.
+        An option that is off is left out where older checkpoints do not hold it, so that they can be resumed.
 
         >>> "freeze_statistics" in RECIPES["quick"].terms()
         False
@@ -103,8 +103,8 @@ RECIPES = MappingProxyType(
             weight_decay=5e-4,
             label_smoothing=0.1,
         ),
-        # Trained networks have small kernels in front of batch norms, so that gradients are long: unclipped, the first
-        # steps at this rate undo what a fit has kept, and a short training does not make up for it.
+        # Trained networks have small kernels before batch norms, so gradients are large: unclipped, the first steps
+        # at this rate undo what a fit has kept, and a short training does not recover it.
         "quick": Recipe(epochs=3, batch_size=64, lr=0.01, schedule="one-cycle", warmup=0.1, clip=1.0),
     }
 )

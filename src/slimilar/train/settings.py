@@ -22,8 +22,8 @@ class Hooks:
     ``regulariser(model)`` returns a term that is added to the loss of every step. ``after_step(model, lr)``
     may change weights in place, as a proximal step does. ``on_epoch_end(model, epoch)`` comes after the last
     step of an epoch (counted from 1), before the network is evaluated and saved. With several processes each
-    of them calls the hooks, so these must not depend on anything random. ``name`` tells runs apart: one is only
-    resumed with hooks of the name that it began with.
+    of them calls the hooks, so these must not depend on anything random. ``name``
+    identifies the hooks in a checkpoint: a run is only resumed with hooks of the same name.
     """
 
     regulariser: Callable[[nn.Module], Tensor] | None = None

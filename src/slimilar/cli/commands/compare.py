@@ -24,80 +24,91 @@ if TYPE_CHECKING:
 
 TABLE, DATA, CHART = "comparison.md", "comparison.csv", "comparison"
 
+Criteria = Annotated[
+    str, typer.Option(help="Names separated by commas, or 'all'. See slimilar criteria.", metavar="A,B,C")
+]
+Flops = Annotated[
+    str, typer.Option(help="Budgets separated by commas: shares or numbers.", metavar="BUDGETS")
+]
+Epochs = Annotated[int, typer.Option(help="Epochs of fine-tuning; 0 for none.", min=0, metavar="N")]
+Reconstruction = Annotated[
+    str,
+    typer.Option(
+        help="own (what the criterion's paper does), none, merge, mean, linear, auto; separated by commas.",
+        metavar="METHODS",
+    ),
+]
+SparseEpochs = Annotated[
+    int,
+    typer.Option(help="Epochs of training before pruning, for criteria that need it.", min=0, metavar="N"),
+]
+PlainEpochs = Annotated[
+    bool,
+    typer.Option(
+        "--plain-epochs", help="Give the other criteria as many epochs before pruning, without a penalty."
+    ),
+]
+RecipeName = Annotated[
+    str, typer.Option(help="quick, paper-vgg, ...; a wrong name lists them.", metavar="NAME")
+]
+Images = Annotated[
+    int | None,
+    typer.Option(
+        help="Training images drawn for calibration. Default: 512, or all if there are fewer.",
+        metavar="N",
+    ),
+]
+TrainImages = Annotated[
+    int | None, typer.Option(help="Train on N images, evenly spaced.", min=2, metavar="N")
+]
+TestImages = Annotated[int | None, typer.Option(help="Test on N images, evenly spaced.", min=2, metavar="N")]
+HeldOut = Annotated[
+    int | None,
+    typer.Option(
+        help="Validation: test on N training images that are kept out of training.", min=2, metavar="N"
+    ),
+]
+Seed = Annotated[str, typer.Option(help="Seeds separated by commas.", metavar="SEEDS")]
+Jobs = Annotated[int, typer.Option(help="Number of processes.", min=1, metavar="N")]
+Threads = Annotated[
+    int | None,
+    typer.Option(help="Threads of each process. Default: an equal share of the cores.", min=1, metavar="N"),
+]
+Engine = Annotated[
+    str,
+    typer.Option(
+        help="local, or ray: the cluster of RAY_ADDRESS, which must share the folder.", metavar="NAME"
+    ),
+]
+Keep = Annotated[bool, typer.Option("--keep", help="Keep the pruned networks.")]
+
 
 def compare(
     context: typer.Context,
     model: options.Model,
     data: Data = "demo",
-    criteria: Annotated[
-        str, typer.Option(help="Names separated by commas, or 'all'. See slimilar criteria.", metavar="A,B,C")
-    ] = "all",
-    flops: Annotated[
-        str, typer.Option(help="Budgets separated by commas: shares or numbers.", metavar="BUDGETS")
-    ] = "0.5",
-    epochs: Annotated[int, typer.Option(help="Epochs of fine-tuning; 0 for none.", min=0, metavar="N")] = 1,
-    reconstruction: Annotated[
-        str,
-        typer.Option(
-            help="own (what the criterion's paper does), none, merge, mean, linear, auto; separated by commas.",
-            metavar="METHODS",
-        ),
-    ] = "own",
-    sparse_epochs: Annotated[
-        int,
-        typer.Option(
-            help="Epochs of training before pruning, for criteria that need it.", min=0, metavar="N"
-        ),
-    ] = 1,
-    plain_epochs: Annotated[
-        bool,
-        typer.Option(
-            "--plain-epochs", help="Give the other criteria as many epochs before pruning, without a penalty."
-        ),
-    ] = False,
-    recipe: Annotated[
-        str, typer.Option(help="quick, paper-vgg, ...; a wrong name lists them.", metavar="NAME")
-    ] = "quick",
+    criteria: Criteria = "all",
+    flops: Flops = "0.5",
+    epochs: Epochs = 1,
+    reconstruction: Reconstruction = "own",
+    sparse_epochs: SparseEpochs = 1,
+    plain_epochs: PlainEpochs = False,
+    recipe: RecipeName = "quick",
     lr: Rate = None,
-    images: Annotated[
-        int | None,
-        typer.Option(
-            help="Training images drawn for calibration. Default: 512, or all if there are fewer.",
-            metavar="N",
-        ),
-    ] = None,
-    train_images: Annotated[
-        int | None, typer.Option(help="Train on N images, evenly spaced.", min=2, metavar="N")
-    ] = None,
-    test_images: Annotated[
-        int | None, typer.Option(help="Test on N images, evenly spaced.", min=2, metavar="N")
-    ] = None,
-    held_out: Annotated[
-        int | None,
-        typer.Option(
-            help="Validation: test on N training images that are kept out of training.", min=2, metavar="N"
-        ),
-    ] = None,
+    images: Images = None,
+    train_images: TrainImages = None,
+    test_images: TestImages = None,
+    held_out: HeldOut = None,
     residual: options.Residual = "inner",
     normalise: options.Normalise = "auto",
     weights: options.Weights = None,
     input: options.Input = None,
     base: options.Base = None,
-    seed: Annotated[str, typer.Option(help="Seeds separated by commas.", metavar="SEEDS")] = "0",
-    jobs: Annotated[int, typer.Option(help="Number of processes.", min=1, metavar="N")] = 1,
-    threads: Annotated[
-        int | None,
-        typer.Option(
-            help="Threads of each process. Default: an equal share of the cores.", min=1, metavar="N"
-        ),
-    ] = None,
-    engine: Annotated[
-        str,
-        typer.Option(
-            help="local, or ray: the cluster of RAY_ADDRESS, which must share the folder.", metavar="NAME"
-        ),
-    ] = "local",
-    keep: Annotated[bool, typer.Option("--keep", help="Keep the pruned networks.")] = False,
+    seed: Seed = "0",
+    jobs: Jobs = 1,
+    threads: Threads = None,
+    engine: Engine = "local",
+    keep: Keep = False,
     out: options.Out = Path("comparison"),
     json: options.Json = False,
     quiet: options.Quiet = False,

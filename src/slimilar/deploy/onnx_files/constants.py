@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from slimilar.deploy.extras import require
-from slimilar.deploy.onnx_files.operators import Constant, Unreadable
+from slimilar.deploy.onnx_files.operators import OnnxConstant, Unreadable
 from slimilar.deploy.onnx_files.reference import Array, answers, relaxed
 
 _SHAPES = ("Shape", "Size")  # of a value that images change; themselves, images of one size do not change
@@ -33,14 +33,14 @@ def computed_values(model: Any) -> set[str]:
     return found
 
 
-def constants(model: Any, computed: set[str], feeds: list[Mapping[str, Array]]) -> dict[str, Constant]:
+def constants(model: Any, computed: set[str], feeds: list[Mapping[str, Array]]) -> dict[str, OnnxConstant]:
     """Return the constants that computed values need; `feeds` are one image, and two if the batch is open."""
     helper = require("onnx").numpy_helper
     known = {t.name: helper.to_array(t) for t in model.graph.initializer}
     wanted = _needed(model, computed)
     made = [name for name in wanted if name not in known]
     runs = [answers(relaxed(model, made), feed, made) for feed in feeds] if made else []
-    return {name: Constant(known[name]) for name in wanted if name in known} | {
+    return {name: OnnxConstant(known[name]) for name in wanted if name in known} | {
         name: _constant(name, [run[name] for run in runs]) for name in made
     }
 
@@ -51,12 +51,12 @@ def _needed(model: Any, computed: set[str]) -> list[str]:
     return list(dict.fromkeys(name for name in names if name and name not in computed))
 
 
-def _constant(name: str, runs: list[Array]) -> Constant:
+def _constant(name: str, runs: list[Array]) -> OnnxConstant:
     one, two = runs[0], runs[-1]
     if np.array_equal(one, two, equal_nan=one.dtype.kind == "f"):
-        return Constant(one)
+        return OnnxConstant(one)
     if one.shape == two.shape and one.dtype.kind in "iu":
-        return Constant(one, two - one)
+        return OnnxConstant(one, two - one)
     if one.ndim and one.shape[0] == 1 and two.shape == (2, *one.shape[1:]) and np.array_equal(two[:1], one):
-        return Constant(one, repeated=True)
+        return OnnxConstant(one, repeated=True)
     raise Unreadable(f"the constant {name}, which depends on the batch")

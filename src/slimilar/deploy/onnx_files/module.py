@@ -68,7 +68,7 @@ class Layer(nn.Module):
 
 
 @dataclass(frozen=True)
-class Slot:
+class TensorPlace:
     """Where a tensor of a submodule stands in the file: an input of the operator, maybe transposed."""
 
     tensor: str  # below the submodule, such as "weight"
@@ -77,7 +77,7 @@ class Slot:
 
 
 @dataclass(frozen=True)
-class Sizes:
+class SizePlace:
     """Where a submodule's list of integers stands in the file: an input or an attribute of the operator."""
 
     attribute: str
@@ -86,20 +86,20 @@ class Sizes:
 
 
 @dataclass(frozen=True)
-class Step:
+class OnnxStep:
     """One operator of the file: the submodule that computes it, and its values by name."""
 
     node: int
     layer: str
     inputs: tuple[str, ...]  # those that are computed
     outputs: tuple[str, ...]
-    slots: tuple[Slot, ...] = ()
-    sizes: tuple[Sizes, ...] = ()
+    slots: tuple[TensorPlace, ...] = ()
+    sizes: tuple[SizePlace, ...] = ()
     free: tuple[str, ...] = ()  # values that nobody needs afterwards
 
 
 @dataclass(frozen=True)
-class Input:
+class OnnxInput:
     """One input of the file, at the size at which it was read."""
 
     name: str
@@ -112,9 +112,9 @@ class OnnxSource:
     """What a module read from a file remembers of it. Never copied: nothing in it changes."""
 
     content: bytes = field(repr=False)  # the file's model, with its external data
-    inputs: tuple[Input, ...]
+    inputs: tuple[OnnxInput, ...]
     outputs: tuple[str, ...]
-    steps: tuple[Step, ...] = field(repr=False)
+    steps: tuple[OnnxStep, ...] = field(repr=False)
     opset: int
     kinds: tuple[str, ...] = field(repr=False)  # of all operators
     computed_constants: Mapping[str, Array] = field(repr=False)  # those that are not initialisers, by name
@@ -148,13 +148,15 @@ class OnnxModule(nn.Module):
         found = tuple(values[name] for name in self.source.outputs)
         return found[0] if len(found) == 1 else found
 
-    def _run(self, step: Step, values: dict[str, Tensor], batch: int) -> None:
+    def _run(self, step: OnnxStep, values: dict[str, Tensor], batch: int) -> None:
         values.update(zip(step.outputs, run(self._modules[step.layer], step, values, batch), strict=False))
         for name in step.free:
             del values[name]
 
 
-def run(layer: nn.Module | None, step: Step, values: Mapping[str, Tensor], batch: int) -> tuple[Tensor, ...]:
+def run(
+    layer: nn.Module | None, step: OnnxStep, values: Mapping[str, Tensor], batch: int
+) -> tuple[Tensor, ...]:
     """Return what one operator computes."""
     assert layer is not None
     given = [values[name] for name in step.inputs]

@@ -23,9 +23,9 @@ from torch import Tensor, nn
 
 from slimilar.deploy.extras import require
 from slimilar.deploy.onnx_files.constants import computed_values, constants
-from slimilar.deploy.onnx_files.module import Input, OnnxModule, OnnxSource, Step, run
+from slimilar.deploy.onnx_files.module import OnnxInput, OnnxModule, OnnxSource, OnnxStep, run
 from slimilar.deploy.onnx_files.opening import open_file
-from slimilar.deploy.onnx_files.operators import CONVERTERS, Built, Constant, Node, Unreadable
+from slimilar.deploy.onnx_files.operators import CONVERTERS, Built, OnnxConstant, OnnxNode, Unreadable
 from slimilar.deploy.onnx_files.reference import Array, answers, relative_difference, relaxed
 from slimilar.deploy.onnx_files.verify import TOLERANCE, random_images
 from slimilar.errors import InvalidInput, VerificationError
@@ -60,7 +60,7 @@ def load_onnx(path: str | os.PathLike[str], shape: Shape | Sequence[Shape] | Non
 # --- the interface ------------------------------------------------------------------------------------------
 
 
-def _inputs(file: Path, model: Any, shape: Shape | Sequence[Shape] | None) -> tuple[Input, ...]:
+def _inputs(file: Path, model: Any, shape: Shape | Sequence[Shape] | None) -> tuple[OnnxInput, ...]:
     held = {tensor.name for tensor in model.graph.initializer}
     values = [value for value in model.graph.input if value.name not in held]
     wanted = _shapes(shape, len(values))
@@ -78,7 +78,7 @@ def _shapes(shape: Shape | Sequence[Shape] | None, count: int) -> list[tuple[int
     return found
 
 
-def _input(file: Path, value: Any, given: tuple[int, ...] | None) -> Input:
+def _input(file: Path, value: Any, given: tuple[int, ...] | None) -> OnnxInput:
     kind = value.type.tensor_type
     if kind.elem_type != _FLOAT:
         name = require("onnx").TensorProto.DataType.Name(kind.elem_type) if kind.elem_type else "no tensor"
@@ -97,7 +97,7 @@ def _input(file: Path, value: Any, given: tuple[int, ...] | None) -> Input:
             f"{file} leaves the size of its input {value.name!r} open ({known}): pass the one to prune for, as "
             "shape=(3, 224, 224) or --input 3x224x224"
         )
-    return Input(value.name, given or tuple(n or 0 for n in declared[1:]), declared)
+    return OnnxInput(value.name, given or tuple(n or 0 for n in declared[1:]), declared)
 
 
 # --- a sample -----------------------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ class _Sample:
     wanted: dict[str, Array]  # what ONNX Runtime answers
 
     @classmethod
-    def of(cls, model: Any, inputs: tuple[Input, ...]) -> _Sample:
+    def of(cls, model: Any, inputs: tuple[OnnxInput, ...]) -> _Sample:
         content, outputs = relaxed(model), [value.name for value in model.graph.output]
         told = inputs[0].declared[0]
         for batch in (2, told or 1):  # a batch that the file states may still be one of many
@@ -135,7 +135,9 @@ class _Sample:
         raise AssertionError("the second batch either runs or raises")
 
 
-def _follows(content: bytes, inputs: tuple[Input, ...], outputs: list[str], wanted: dict[str, Array]) -> bool:
+def _follows(
+    content: bytes, inputs: tuple[OnnxInput, ...], outputs: list[str], wanted: dict[str, Array]
+) -> bool:
     """Tell whether one image alone gives what it gives beside another."""
     try:
         alone = answers(content, {name: x[:1] for name, x in random_images(inputs, 2).items()}, outputs)
@@ -155,14 +157,14 @@ def _agrees(alone: Array, both: Array) -> bool:
 
 
 def _built(
-    file: Path, model: Any, inputs: tuple[Input, ...], held: dict[str, Constant], sample: _Sample
+    file: Path, model: Any, inputs: tuple[OnnxInput, ...], held: dict[str, OnnxConstant], sample: _Sample
 ) -> OnnxModule:
     """Convert the operators one by one, running each on the sample: the next one may have to know its shapes."""
     onnx = require("onnx")
     opset = max(o.version for o in model.opset_import if o.domain in ("", "ai.onnx"))
     values = {name: torch.from_numpy(x) for name, x in sample.feeds.items()}
     layers: dict[str, nn.Module] = {}
-    steps: list[Step] = []
+    steps: list[OnnxStep] = []
     for k, proto in enumerate(model.graph.node):
         if not any(name in values for name in proto.input) or proto.op_type in ("Shape", "Size"):
             continue
@@ -170,10 +172,12 @@ def _built(
         settings = {a.name: onnx.helper.get_attribute_value(a) for a in proto.attribute}
         outputs = tuple(proto.output)
         count = max(i for i, name in enumerate(outputs, 1) if name)
-        node = Node(proto.op_type, opset, settings, given, count, sample.batch, sample.fixed)
+        node = OnnxNode(proto.op_type, opset, settings, given, count, sample.batch, sample.fixed)
         built = _converted(file, proto, node)
         name = _name(proto, k, layers)
-        step = Step(k, name, tuple(proto.input[i] for i in built.takes), outputs, built.slots, built.sizes)
+        step = OnnxStep(
+            k, name, tuple(proto.input[i] for i in built.takes), outputs, built.slots, built.sizes
+        )
         layers[name] = built.module.eval()
         values.update(zip(outputs, _tried(file, proto, built, step, values, sample.batch), strict=False))
         steps.append(step)
@@ -192,7 +196,7 @@ def _built(
     return OnnxModule(source, layers).eval()
 
 
-def _converted(file: Path, proto: Any, node: Node) -> Built:
+def _converted(file: Path, proto: Any, node: OnnxNode) -> Built:
     where = f"the operator {proto.op_type}" + (f" ({proto.name})" if proto.name else "")
     if proto.op_type not in CONVERTERS:
         raise InvalidInput(f"{file} cannot be read: {where} is not among those that Slimilar knows")
@@ -205,7 +209,7 @@ def _converted(file: Path, proto: Any, node: Node) -> Built:
 
 
 def _tried(
-    file: Path, proto: Any, built: Built, step: Step, values: Mapping[str, Tensor], batch: int
+    file: Path, proto: Any, built: Built, step: OnnxStep, values: Mapping[str, Tensor], batch: int
 ) -> tuple[Tensor, ...]:
     try:
         with torch.no_grad():
@@ -234,7 +238,7 @@ def _name(proto: Any, k: int, taken: Mapping[str, object]) -> str:
     )
 
 
-def _freeing(steps: list[Step], outputs: tuple[str, ...]) -> tuple[Step, ...]:
+def _freeing(steps: list[OnnxStep], outputs: tuple[str, ...]) -> tuple[OnnxStep, ...]:
     """Return the steps with what can be forgotten after each."""
     last = {name: k for k, step in enumerate(steps) for name in (*step.outputs, *step.inputs)}
     free: dict[int, list[str]] = {}

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from slimilar.deploy.onnx_files.module import Input, OnnxModule
+from slimilar.deploy.onnx_files.module import OnnxInput, OnnxModule
 from slimilar.deploy.onnx_files.reference import Array, relative_difference, relaxed, session
 from slimilar.errors import VerificationError
 from slimilar.utils.pytree import tensors_in
@@ -48,7 +48,7 @@ def _check_other_sizes(module: OnnxModule, opened: Any) -> None:
     if not any(None in i.declared[1:] for i in source.inputs):
         return
     larger = tuple(
-        Input(
+        OnnxInput(
             i.name, tuple(n * 2 if d is None else n for n, d in zip(i.shape, i.declared[1:], strict=True)), ()
         )
         for i in source.inputs
@@ -68,7 +68,7 @@ def _check_other_sizes(module: OnnxModule, opened: Any) -> None:
         raise VerificationError("the written model must have the original's output shapes at other sizes")
 
 
-def random_images(inputs: tuple[Input, ...], batch: int) -> dict[str, Array]:
+def random_images(inputs: tuple[OnnxInput, ...], batch: int) -> dict[str, Array]:
     """Return the same random numbers each time, by input."""
     random = np.random.default_rng(0)
     return {i.name: random.standard_normal((batch, *i.shape), np.float32) for i in inputs}

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from slimilar.deploy.extras import require
-from slimilar.deploy.onnx_files.module import Layer, OnnxModule, OnnxSource, Sizes, Slot, Step
+from slimilar.deploy.onnx_files.module import Layer, OnnxModule, OnnxSource, OnnxStep, SizePlace, TensorPlace
 from slimilar.deploy.onnx_files.reference import Array
 from slimilar.errors import VerificationError
 
@@ -37,14 +37,14 @@ def rewritten(module: OnnxModule) -> Any:
     return model
 
 
-def _value(layer: nn.Module, slot: Slot) -> Array:
+def _value(layer: nn.Module, slot: TensorPlace) -> Array:
     owner, _, name = slot.tensor.rpartition(".")
     tensor: torch.Tensor = getattr(layer.get_submodule(owner), name).detach().cpu()
     found: Array = (tensor.T if slot.transposed else tensor).contiguous().numpy()
     return found
 
 
-def _write_layer(graph: _Graph, step: Step, layer: nn.Module) -> None:
+def _write_layer(graph: _Graph, step: OnnxStep, layer: nn.Module) -> None:
     """Write what torch's own modules hold beside their tensors: groups, a bias that was added, a selection."""
     inner = layer[-1] if isinstance(layer, nn.Sequential) else layer
     groups, bias, index = (getattr(inner, name, None) for name in ("groups", "bias", "index"))
@@ -74,7 +74,7 @@ class _Graph:
         )
         self._uses = Counter(n for node in self.graph.node for n in node.input)
 
-    def set_tensor(self, k: int, slot: Slot, value: Array) -> None:
+    def set_tensor(self, k: int, slot: TensorPlace, value: Array) -> None:
         """Let an input of an operator be this tensor; one that did not change is left alone."""
         name = self.graph.node[k].input[slot.input]
         held = self._held(name)
@@ -84,7 +84,7 @@ class _Graph:
             return
         self._replace(k, slot.input, value.astype(held.dtype))
 
-    def set_sizes(self, k: int, sizes: Sizes, now: tuple[int, ...]) -> None:
+    def set_sizes(self, k: int, sizes: SizePlace, now: tuple[int, ...]) -> None:
         """Write those integers of an operator that changed; the list in the file may go on behind them."""
         node, changed = self.graph.node[k], [a != b for a, b in zip(sizes.original, now, strict=True)]
         if not any(changed):

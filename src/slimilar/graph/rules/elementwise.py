@@ -68,9 +68,15 @@ def elementwise(policy: LabelPolicy, call: Call) -> list[Labels]:
     values = [call.value(x) for x in operands]
     dynamic = sum(v.dynamic and bool(v.labels) for v in values) > 1
     labels = [tuple(align(f, ndim) for f in v.labels) for v in values]
-    sizes = [[1] * ndim if v.uniform else [1] * (ndim - len(v.shape)) + list(v.shape) for v in values]
+    sizes = [[1] * ndim if v.uniform else _own_sizes(x, ndim) for x, v in zip(operands, values, strict=True)]
     found = combine(policy, labels, sizes, sums=dynamic and call.name in _ADDITIONS)
     return [found] * len(call.outs)
+
+
+def _own_sizes(x: Tensor, ndim: int) -> list[int]:
+    """Return the sizes of a tensor, aligned to others; 1 for axes along which it is one tensor, expanded."""
+    own = [size if stride else 1 for size, stride in zip(x.shape, x.stride(), strict=True)]
+    return [1] * (ndim - len(own)) + own
 
 
 @rule("copy")

@@ -6,10 +6,9 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from slimilar.graph.labels import axes_of
 from slimilar.graph.rules.cutting import slice_, split, split_with_sizes
 from slimilar.graph.rules.products import convolution
-from slimilar.graph.rules.table import RULES, Call, along_axis
+from slimilar.graph.rules.table import RULES, Call, along_axis, shrinking_axis
 
 Held = tuple[str, str, int | None, Any]  # module, attribute, item of a list, the atoms that it counts
 
@@ -66,13 +65,11 @@ def _sizes(call: Call) -> list[tuple[int, Tensor]]:
     tensors = (
         [*call.outs, x] if function is split else call.outs
     )  # split(self.width // 2) holds the whole width
-    return [size for tensor in tensors for factor in call.labels(tensor) for size in _lengths(tensor, factor)]
-
-
-def _lengths(tensor: Tensor, factor: Tensor) -> list[tuple[int, Tensor]]:
-    """Return the length of every axis along which a factor varies, with the labels at the start of the others."""
     found = []
-    for axis in axes_of(factor):
-        lead = tuple(slice(None) if a == axis else slice(0, 1) for a in range(factor.ndim))
-        found.append((tensor.shape[axis], factor[lead].reshape(-1)))
+    for tensor in tensors:
+        for factor in call.labels(tensor):
+            axis = shrinking_axis(call, factor)
+            if axis is not None:
+                lead = tuple(slice(None) if a == axis else slice(0, 1) for a in range(factor.ndim))
+                found.append((tensor.shape[axis], factor[lead].reshape(-1)))
     return found

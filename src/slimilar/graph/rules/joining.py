@@ -31,7 +31,10 @@ def constant_pad(policy: LabelPolicy, call: Call) -> list[Labels]:
 
 @rule("cat", "concat", "stack")
 def cat(policy: LabelPolicy, call: Call) -> list[Labels]:
-    """Put labels side by side; a tensor without labels contributes constants."""
+    """Put labels side by side; a tensor without labels contributes constants.
+
+    Along an axis without channels (batch, tokens, space) the channels of all parts have to leave together.
+    """
     tensors: list[Tensor] = list(call.args[0] if call.args else call.kwargs["tensors"])
     ndim = call.outs[0].ndim
     axis = call["dim"] % ndim
@@ -42,11 +45,17 @@ def cat(policy: LabelPolicy, call: Call) -> list[Labels]:
     else:
         kept = [(x, found) for x, found in zip(tensors, labels, strict=True) if x.ndim == ndim]
         labels, sizes = [found for _, found in kept], [list(x.shape) for x, _ in kept]
+    if not any(axis in axes_of(f) for found in labels for f in found):
+        return [combine(policy, labels, [_without(size, axis) for size in sizes], sums=False)]
     if any(len(found) > 1 for found in labels):
         return [_cat_factors(policy, call, labels, sizes, axis)]
     varying = {a for found in labels for f in found for a in axes_of(f)} | {axis}
     parts = [_part(found, size, varying) for found, size in zip(labels, sizes, strict=True)]
     return [(resolve(policy, call, compact(torch.cat(parts, axis))),)]
+
+
+def _without(size: list[int], axis: int) -> list[int]:
+    return [1 if a == axis else n for a, n in enumerate(size)]
 
 
 def _part(labels: Labels, size: list[int], varying: set[int]) -> Tensor:

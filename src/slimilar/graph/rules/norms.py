@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from slimilar.graph.labels import NONE, Labels, axes_of, on_axis
 from slimilar.graph.reasons import fixed_size, mixes
 from slimilar.graph.records import Integer, Norm, WeightNorm, Write
-from slimilar.graph.rules.table import Call, Context, along_axis, rule, touching
+from slimilar.graph.rules.table import Call, Context, along_axis, along_channels, rule, touching
 
 if TYPE_CHECKING:
     from slimilar.graph.policy import LabelPolicy
@@ -24,7 +24,7 @@ def batch_norm(policy: LabelPolicy, call: Call) -> list[Labels]:
     """Pass labels through a batch norm and note it: its gamma and beta are the moments of the channels."""
     held = [call.get(n) for n in ("weight", "bias", "running_mean", "running_var")]
     own = _own(call, held)
-    vector, rest = along_axis(call.labels(call.x), 1, call.x.ndim)
+    vector, rest = along_channels(policy, call.labels(call.x), call.x.ndim)
     by_batch = [] if call.get("training", False) else [f for f in rest if axes_of(f) == (0,)]
     policy.freeze(tuple(f for f in rest if all(f is not b for b in by_batch)), mixes(call.name))
     selects = call.selects and bool(own)
@@ -38,7 +38,7 @@ def batch_norm(policy: LabelPolicy, call: Call) -> list[Labels]:
     eps = float(call.get("eps", call.get("epsilon", 1e-5)))
     tensors = (names[0], names[1], names[2], names[3])
     policy.note(Norm(call.op, call.module, vector.numpy(), tensors, eps, selects))
-    kept = (on_axis(vector, 1, call.x.ndim), *by_batch) if selects or rest else call.labels(call.x)
+    kept = (on_axis(vector, 1, call.x.ndim), *by_batch)
     return [kept, *[NONE] * (len(call.outs) - 1)]
 
 
@@ -81,7 +81,7 @@ def _join(policy: LabelPolicy, vector: Tensor | None, own: Sequence[Tensor]) -> 
 def group_norm(policy: LabelPolicy, call: Call) -> list[Labels]:
     """Bind the channels of each group: a whole group may leave."""
     x, groups = call.x, call["group"]
-    vector, rest = along_axis(call.labels(x), 1, x.ndim)
+    vector, rest = along_channels(policy, call.labels(x), x.ndim)
     policy.freeze(tuple(rest), mixes(call.name))
     _join(policy, vector, _own(call, [call["weight"], call["bias"]]))
     if vector is None:

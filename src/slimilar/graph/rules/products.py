@@ -9,9 +9,9 @@ from torch import Tensor
 
 from slimilar.graph.labels import NONE, Labels, align, axes_of, on_axis
 from slimilar.graph.reasons import fixed_size, mixes, unknown
-from slimilar.graph.records import FixedWrite, Integer, Read, Write
+from slimilar.graph.records import FixedWrite, Integer, Read, Reduction, Write
 from slimilar.graph.rules.elementwise import combine
-from slimilar.graph.rules.table import Call, along_axis, rule
+from slimilar.graph.rules.table import Call, along_axis, along_channels, rule
 
 if TYPE_CHECKING:
     from slimilar.graph.policy import LabelPolicy
@@ -43,7 +43,7 @@ def read(
 def convolution(policy: LabelPolicy, call: Call) -> list[Labels]:
     """Read the input's channels, write the output's; groups tie them."""
     x, weight, bias = call["input"], call["weight"], call.get("bias")
-    vector, rest = along_axis(call.labels(x), 1, x.ndim)
+    vector, rest = along_channels(policy, call.labels(x), x.ndim)
     batch = [f for f in rest if axes_of(f) == (0,)]
     policy.freeze(tuple(f for f in rest if axes_of(f) != (0,)), mixes(call.name))
     first, others = along_axis(call.labels(weight), 0, weight.ndim)
@@ -206,4 +206,13 @@ def _contract(
     elif not call.value(a).dynamic:
         read(policy, call, b, k_axis, b_k, a_k)
     else:
+        _multiply(policy, call, a, a_k, b_k)
+
+
+def _multiply(policy: LabelPolicy, call: Call, a: Tensor, a_k: Tensor | None, b_k: Tensor | None) -> None:
+    """Sum over the channels of two activations, such as queries and keys: they leave in pairs."""
+    if a_k is None or b_k is None:
         policy.freeze(tuple(v for v in (a_k, b_k) if v is not None), mixes(call.name))
+        return
+    policy.tie(a_k, b_k)
+    policy.note(Reduction(call.op, call.index(a), a.ndim - 1, a_k.numpy()))

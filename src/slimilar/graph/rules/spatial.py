@@ -5,25 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from torch import Tensor
+
 from slimilar.graph.labels import NONE, Labels, axes_of
 from slimilar.graph.reasons import mixes, unknown
+from slimilar.graph.records import Reduction
 from slimilar.graph.rules.elementwise import elementwise
-from slimilar.graph.rules.table import Call, rule, touching
+from slimilar.graph.rules.table import Call, over_space, rule, touching
 
 if TYPE_CHECKING:
     from slimilar.graph.policy import LabelPolicy
 
 
 def _spatial(names: Sequence[str], axes: int) -> None:
-    def over_space(policy: LabelPolicy, call: Call) -> list[Labels]:
+    def spatial(policy: LabelPolicy, call: Call) -> list[Labels]:
         x = call.x
-        mixed, rest = touching(call.labels(x), range(x.ndim - axes, x.ndim), x.ndim)
+        mixed, rest = over_space(policy, call.labels(x), range(x.ndim - axes, x.ndim), x.ndim)
         policy.freeze(tuple(mixed), mixes(call.name))
         for other in call.ins[1:]:
             policy.freeze(call.labels(other), unknown(call.name))
         return [tuple(rest)] * len(call.outs)
 
-    rule(*names)(over_space)
+    rule(*names)(spatial)
 
 
 for _d in (1, 2, 3):
@@ -66,7 +69,7 @@ def _mix(policy: LabelPolicy, call: Call, dims: Sequence[int], keep: bool) -> La
     mixed, rest = touching(call.labels(call.x), dims, call.x.ndim)
     for factor in mixed:
         if set(axes_of(factor)) <= set(dims):
-            policy.freeze((factor,), mixes(call.name))
+            _reduce(policy, call, factor)
             rest += [factor] if keep else []
             continue
         narrowed = factor
@@ -75,6 +78,24 @@ def _mix(policy: LabelPolicy, call: Call, dims: Sequence[int], keep: bool) -> La
             narrowed = narrowed.narrow(axis, 0, 1)
         rest.append(factor if keep else narrowed)
     return tuple(rest)
+
+
+def _reduce(policy: LabelPolicy, call: Call, factor: Tensor) -> None:
+    """Let channels that are summed up leave, as zeros would do nothing; freeze those of any other reduction."""
+    axes = axes_of(factor)
+    if len(axes) == 1 and _is_sum(call):
+        policy.note(Reduction(call.op, call.index(call.x), axes[0], factor.numpy().reshape(-1)))
+    else:
+        policy.freeze((factor,), mixes(call.name))
+
+
+def _is_sum(call: Call) -> bool:
+    """Tell whether a reduction returns the same without zeros; of norms, all whose order is not negative do."""
+    name = call.name.removeprefix("aten.")
+    if name in ("linalg_vector_norm", "norm"):
+        order = call.get("ord", call.get("p", 2))
+        return order is None or float(order) >= 0
+    return name in ("sum", "nansum", "any")
 
 
 @rule(

@@ -156,6 +156,40 @@ def along_axis(labels: Labels, axis: int, ndim: int) -> tuple[Tensor | None, lis
     return vector, rest
 
 
+def along_channels(policy: LabelPolicy, labels: Labels, ndim: int) -> tuple[Tensor | None, list[Tensor]]:
+    """Return the labels along the channel axis, and the other factors.
+
+    Labels that vary over space too, because rows of a linear layer became an image, are bound to one for each channel.
+    """
+    vector, rest = along_axis(labels, 1, ndim)
+    image = next((f for f in rest if 1 in axes_of(f) and 0 not in axes_of(f)), None)
+    if vector is not None or image is None:
+        return vector, rest
+    return _bound(policy, image, axes_of(image)[1:]).reshape(-1), [f for f in rest if f is not image]
+
+
+def _bound(policy: LabelPolicy, factor: Tensor, axes: Sequence[int]) -> Tensor:
+    """Bind all labels along some axes to the first ones there, and return these."""
+    for axis in axes:
+        policy.bind(factor, factor.narrow(axis, 0, 1))
+        factor = factor.narrow(axis, 0, 1)
+    return factor
+
+
+def over_space(
+    policy: LabelPolicy, labels: Labels, axes: Sequence[int], ndim: int
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Divide factors into those that space alone carries and all others, bound so that they do not vary over it."""
+    mixed, rest = touching(labels, axes, ndim)
+    alone = [f for f in mixed if set(axes_of(f)) <= set(axes)]
+    bound = [
+        _bound(policy, f, sorted(set(axes_of(f)) & set(axes)))
+        for f in mixed
+        if not set(axes_of(f)) <= set(axes)
+    ]
+    return alone, rest + bound
+
+
 def touching(labels: Labels, axes: Sequence[int], ndim: int) -> tuple[list[Tensor], list[Tensor]]:
     """Divide factors into those that vary along any of the axes and those that do not."""
     wanted = {a % ndim for a in axes}
@@ -170,20 +204,28 @@ def resolve(policy: LabelPolicy, call: Call, factor: Tensor) -> Tensor:
 
     After `view(b, groups, c // groups, h, w)` channels can only leave by columns (all groups lose the same one)
     or by rows (a whole group leaves). One forward pass cannot tell which of the two the code allows: the longest
-    axis is assumed to shrink first, and the next one where probing the code has shown otherwise.
+    axis is assumed to shrink first, and the next one where probing the code has shown otherwise. What varies along
+    all axes but the batch's is an image, made of the rows of a linear layer: its channels come first.
     """
     axes = axes_of(factor)
     if len(axes) < 2:
         return factor
-    level = call.level
-    if level >= len(axes):
+    free = shrinking_axis(call, factor)
+    if free is None:
         policy.freeze((factor,), fixed_size(f"operator {call.name} regroups channels by fixed sizes"))
         return factor
-    free = sorted(axes, key=lambda a: (-factor.shape[a], -a))[level]
     for axis in axes:
         if axis != free:
             policy.bind(factor, factor.narrow(axis, 0, 1))
     return factor
+
+
+def shrinking_axis(call: Call, factor: Tensor) -> int | None:
+    """Return the axis of a factor that is assumed to shrink; None if none of them can."""
+    axes = axes_of(factor)
+    image = len(axes) > 2 and axes == tuple(range(1, factor.ndim))
+    ranked = sorted(axes, key=lambda a: (not image or a != 1, -factor.shape[a], -a))
+    return ranked[call.level] if call.level < len(ranked) else None
 
 
 def tie_modulo(policy: LabelPolicy, factor: Tensor, axis: int, period: int) -> None:

@@ -1,13 +1,13 @@
 """One small converter for each ONNX operator: from a node of the file to a torch module."""
 
 from slimilar.deploy.onnx_files.operators import layers, moving, pointwise, pooling
-from slimilar.deploy.onnx_files.operators.table import CONVERTERS, Built, Constant, Node, Unreadable
+from slimilar.deploy.onnx_files.operators.table import CONVERTERS, Built, OnnxConstant, OnnxNode, Unreadable
 
 __all__ = [
     "CONVERTERS",
     "Built",
     "Constant",
-    "Node",
+    "OnnxNode",
     "Unreadable",
     "layers",
     "moving",

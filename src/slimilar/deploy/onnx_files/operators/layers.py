@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from slimilar.deploy.onnx_files.module import Slot
-from slimilar.deploy.onnx_files.operators.table import Built, Node, Unreadable, converter, layer
+from slimilar.deploy.onnx_files.module import TensorPlace
+from slimilar.deploy.onnx_files.operators.table import Built, OnnxNode, Unreadable, converter, layer
 
 _CONVOLUTIONS: dict[int, Any] = {1: nn.Conv1d, 2: nn.Conv2d, 3: nn.Conv3d}
 _TRANSPOSED: dict[int, Any] = {1: nn.ConvTranspose1d, 2: nn.ConvTranspose2d, 3: nn.ConvTranspose3d}
@@ -20,7 +20,9 @@ _NORMS = {2: nn.BatchNorm1d, 3: nn.BatchNorm1d, 4: nn.BatchNorm2d, 5: nn.BatchNo
 _PADS: dict[int, Any] = {1: nn.ConstantPad1d, 2: nn.ConstantPad2d, 3: nn.ConstantPad3d}
 
 
-def pads_of(node: Node, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]) -> list[int]:
+def pads_of(
+    node: OnnxNode, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int]
+) -> list[int]:
     """Return the padding at the start of every axis, then at the end of every axis, as ONNX lists it."""
     mode = node.settings.get("auto_pad", b"NOTSET").decode()
     if mode == "NOTSET":
@@ -48,7 +50,7 @@ def torch_pads(pads: Sequence[int]) -> list[int]:
     return [p for axis in reversed(range(half)) for p in (pads[axis], pads[half + axis])]
 
 
-def _weight(node: Node) -> Tensor:
+def _weight(node: OnnxNode) -> Tensor:
     weight = node.weight(1)
     if weight is None:
         raise Unreadable("no weight")
@@ -56,7 +58,7 @@ def _weight(node: Node) -> Tensor:
 
 
 @converter("Conv")
-def conv(node: Node) -> Built:
+def conv(node: OnnxNode) -> Built:
     """Return a convolution, with a padding module in front of it where both ends differ."""
     weight, bias = _weight(node), node.weight(2)
     rank = weight.ndim - 2
@@ -76,7 +78,7 @@ def conv(node: Node) -> Built:
 
 
 @converter("ConvTranspose")
-def conv_transpose(node: Node) -> Built:
+def conv_transpose(node: OnnxNode) -> Built:
     """Return a transposed convolution."""
     weight, bias = _weight(node), node.weight(2)
     rank, settings = weight.ndim - 2, node.settings
@@ -101,13 +103,13 @@ def _fill(module: nn.Module, weight: Tensor, bias: Tensor | None) -> None:
         module.bias = nn.Parameter(bias)
 
 
-def _slots(prefix: str, bias: bool, transposed: bool = False) -> tuple[Slot, ...]:
-    weight = Slot(f"{prefix}weight", 1, transposed)
-    return (weight, Slot(f"{prefix}bias", 2)) if bias else (weight,)
+def _slots(prefix: str, bias: bool, transposed: bool = False) -> tuple[TensorPlace, ...]:
+    weight = TensorPlace(f"{prefix}weight", 1, transposed)
+    return (weight, TensorPlace(f"{prefix}bias", 2)) if bias else (weight,)
 
 
 @converter("Gemm")
-def gemm(node: Node) -> Built:
+def gemm(node: OnnxNode) -> Built:
     """Return a linear layer."""
     settings = node.settings
     if settings.get("transA", 0) or settings.get("alpha", 1.0) != 1 or settings.get("beta", 1.0) != 1:
@@ -119,7 +121,7 @@ def gemm(node: Node) -> Built:
 
 
 @converter("MatMul")
-def matmul(node: Node) -> Built:
+def matmul(node: OnnxNode) -> Built:
     """Return a linear layer where the second factor is a matrix of the file, else a product."""
     if isinstance(node.inputs[1], Tensor) or isinstance(node.inputs[0], Tensor) is False:
         return layer(node, torch.matmul, numbers=False)
@@ -134,7 +136,7 @@ def _linear(weight: Tensor, bias: Tensor | None, turned: bool) -> Built:
 
 
 @converter("BatchNormalization")
-def batch_norm(node: Node) -> Built:
+def batch_norm(node: OnnxNode) -> Built:
     """Return a batch norm in evaluation mode."""
     if node.settings.get("training_mode", 0) or not node.settings.get("spatial", 1):
         raise Unreadable("training_mode or spatial=0")
@@ -149,11 +151,11 @@ def batch_norm(node: Node) -> Built:
         var,
     )
     names = ("weight", "bias", "running_mean", "running_var")
-    return Built(made, (0,), tuple(Slot(name, k) for k, name in enumerate(names, 1)))
+    return Built(made, (0,), tuple(TensorPlace(name, k) for k, name in enumerate(names, 1)))
 
 
 @converter("PRelu")
-def prelu(node: Node) -> Built:
+def prelu(node: OnnxNode) -> Built:
     """Return a PReLU with one slope for each channel, or for all, or for each place."""
     x, slope = node.tensor(0), node.weight(1)
     assert slope is not None
@@ -174,7 +176,7 @@ def _prelu_channels(x: Tensor, slope: Tensor) -> Tensor:
 
 
 @converter("LayerNormalization")
-def layer_norm(node: Node) -> Built:
+def layer_norm(node: OnnxNode) -> Built:
     """Return a layer norm over the last axes."""
     axis = node.settings.get("axis", -1)
     shape = list(node.tensor(0).shape)[axis:]
@@ -187,7 +189,7 @@ def layer_norm(node: Node) -> Built:
 
 
 @converter("InstanceNormalization")
-def instance_norm(node: Node) -> Built:
+def instance_norm(node: OnnxNode) -> Built:
     """Return an instance norm."""
     function = partial(_instance_norm, eps=node.settings.get("epsilon", 1e-5))
     return layer(node, function, numbers=False)
@@ -198,7 +200,7 @@ def _instance_norm(x: Tensor, scale: Tensor, bias: Tensor, eps: float) -> Tensor
 
 
 @converter("LRN")
-def local_response_norm(node: Node) -> Built:
+def local_response_norm(node: OnnxNode) -> Built:
     """Return a local response norm."""
     settings = {new: node.settings[old] for old, new in _LRN.items() if old in node.settings}
     return layer(node, partial(F.local_response_norm, **{"alpha": 1e-4, "beta": 0.75, "k": 1.0, **settings}))

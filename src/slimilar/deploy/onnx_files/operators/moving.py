@@ -10,11 +10,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from slimilar.deploy.onnx_files.operators.layers import torch_pads
-from slimilar.deploy.onnx_files.operators.table import Built, Node, Size, Unreadable, converter, layer
+from slimilar.deploy.onnx_files.operators.table import Built, OnnxNode, Size, Unreadable, converter, layer
 
 
 @converter("Reshape")
-def reshape(node: Node) -> Built:
+def reshape(node: OnnxNode) -> Built:
     """Return a reshape; where a file fixes its batch, the batch in the shape is made to follow the images."""
     if node.settings.get("allowzero", 0):
         raise Unreadable("allowzero")
@@ -38,7 +38,7 @@ def _same_tail(before: Sequence[int], after: Sequence[int]) -> int:
     return tail
 
 
-def _with_batch(node: Node, shape: Size) -> Size:
+def _with_batch(node: OnnxNode, shape: Size) -> Size:
     first = node.tensor(0).shape[0] == shape.base[0] == node.batch if shape.base else False
     if not (node.fixed_batch and first):
         return shape
@@ -54,7 +54,7 @@ def _reshape(x: Tensor, shape: tuple[int, ...], tail: int) -> Tensor:
 
 
 @converter("Expand")
-def expand(node: Node) -> Built:
+def expand(node: OnnxNode) -> Built:
     """Return a broadcast to a shape."""
     shape = node.sizes(1)
     assert shape is not None
@@ -66,7 +66,7 @@ def _expand(x: Tensor, shape: tuple[int, ...]) -> Tensor:
 
 
 @converter("Tile")
-def tile(node: Node) -> Built:
+def tile(node: OnnxNode) -> Built:
     """Return copies along every axis."""
     repeats = node.numbers(1)
     assert repeats is not None
@@ -78,7 +78,7 @@ def _tile(x: Tensor, repeats: Sequence[int]) -> Tensor:
 
 
 @converter("Flatten")
-def flatten(node: Node) -> Built:
+def flatten(node: OnnxNode) -> Built:
     """Return a matrix: the axes before the given one, and the others."""
     axis = node.settings.get("axis", 1) % (node.tensor(0).ndim + 1)
     return layer(node, partial(_flatten, axis=axis))
@@ -89,14 +89,14 @@ def _flatten(x: Tensor, axis: int) -> Tensor:
 
 
 @converter("Transpose")
-def transpose(node: Node) -> Built:
+def transpose(node: OnnxNode) -> Built:
     """Return a permutation of the axes."""
     order = node.settings.get("perm", list(reversed(range(node.tensor(0).ndim))))
     return layer(node, partial(torch.permute, dims=tuple(order)))
 
 
 @converter("Squeeze")
-def squeeze(node: Node) -> Built:
+def squeeze(node: OnnxNode) -> Built:
     """Return a tensor without some axes of length one."""
     axes = node.numbers(1, "axes")
     if axes is None:
@@ -105,7 +105,7 @@ def squeeze(node: Node) -> Built:
 
 
 @converter("Unsqueeze")
-def unsqueeze(node: Node) -> Built:
+def unsqueeze(node: OnnxNode) -> Built:
     """Return a tensor with more axes of length one."""
     axes = node.numbers(1, "axes")
     assert axes is not None
@@ -120,7 +120,7 @@ def _unsqueeze(x: Tensor, axes: Sequence[int]) -> Tensor:
 
 
 @converter("Concat")
-def concat(node: Node) -> Built:
+def concat(node: OnnxNode) -> Built:
     """Return tensors behind each other."""
     return layer(node, partial(_concat, axis=node.settings.get("axis", 1)), numbers=False)
 
@@ -130,7 +130,7 @@ def _concat(*inputs: Tensor, axis: int) -> Tensor:
 
 
 @converter("Split")
-def split(node: Node) -> Built:
+def split(node: OnnxNode) -> Built:
     """Return the parts of a tensor."""
     axis = node.settings.get("axis", 0)
     size, sizes = node.tensor(0).shape[axis], node.sizes(1, "split")
@@ -147,7 +147,7 @@ def _split(x: Tensor, parts: tuple[int, ...], axis: int) -> tuple[Tensor, ...]:
 
 
 @converter("Slice")
-def slice_(node: Node) -> Built:
+def slice_(node: OnnxNode) -> Built:
     """Return a part of every given axis."""
     starts, ends = node.sizes(1, "starts"), node.sizes(2, "ends")
     assert starts is not None
@@ -172,7 +172,7 @@ def _slice(
 
 
 @converter("Gather")
-def gather(node: Node) -> Built:
+def gather(node: OnnxNode) -> Built:
     """Return fixed places along an axis."""
     index = node.constant(1)
     if index is None or index.value.ndim > 1 or index.more is not None:
@@ -189,7 +189,7 @@ def _gather(x: Tensor, axis: int, places: Sequence[int]) -> Tensor:
 
 
 @converter("Pad")
-def pad(node: Node) -> Built:
+def pad(node: OnnxNode) -> Built:
     """Return a tensor with more numbers around it."""
     x, pads = node.tensor(0), node.numbers(1, "pads")
     assert pads is not None
@@ -220,7 +220,7 @@ def _pad(x: Tensor, pads: list[int], mode: str, value: float) -> Tensor:
 
 
 @converter("DepthToSpace")
-def depth_to_space(node: Node) -> Built:
+def depth_to_space(node: OnnxNode) -> Built:
     """Return channels as pixels."""
     size = node.settings["blocksize"]
     if node.settings.get("mode", b"DCR") == b"CRD":
@@ -236,7 +236,7 @@ def _depth_first(x: Tensor, size: float) -> Tensor:
 
 
 @converter("SpaceToDepth")
-def space_to_depth(node: Node) -> Built:
+def space_to_depth(node: OnnxNode) -> Built:
     """Return pixels as channels."""
     return layer(node, partial(_space_first, size=float(node.settings["blocksize"])))
 

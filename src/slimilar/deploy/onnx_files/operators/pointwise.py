@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from slimilar.deploy.onnx_files.operators.table import Built, Node, Unreadable, converter, layer
+from slimilar.deploy.onnx_files.operators.table import Built, OnnxNode, Unreadable, converter, layer
 
 _MODULES: dict[str, Callable[[Mapping[str, Any]], nn.Module]] = {
     "Relu": lambda s: nn.ReLU(),
@@ -31,7 +31,7 @@ _MODULES: dict[str, Callable[[Mapping[str, Any]], nn.Module]] = {
 
 
 @converter(*_MODULES)
-def activation(node: Node) -> Built:
+def activation(node: OnnxNode) -> Built:
     """Return torch's module of the same name."""
     node.tensor(0)
     if node.kind == "Selu" and {"alpha", "gamma"} & set(node.settings):
@@ -40,7 +40,7 @@ def activation(node: Node) -> Built:
 
 
 @converter("Dropout")
-def dropout(node: Node) -> Built:
+def dropout(node: OnnxNode) -> Built:
     """Return the identity: the file is run, not trained."""
     if node.outputs > 1:
         raise Unreadable("a mask as a second output")
@@ -48,7 +48,7 @@ def dropout(node: Node) -> Built:
 
 
 @converter("HardSigmoid")
-def hard_sigmoid(node: Node) -> Built:
+def hard_sigmoid(node: OnnxNode) -> Built:
     """Return a hard sigmoid."""
     alpha, beta = node.settings.get("alpha", 0.2), node.settings.get("beta", 0.5)
     if math.isclose(alpha, 1 / 6, rel_tol=1e-5) and beta == 0.5:
@@ -61,7 +61,7 @@ def _hard_sigmoid(x: Tensor, alpha: float, beta: float) -> Tensor:
 
 
 @converter("Softmax", "LogSoftmax")
-def softmax(node: Node) -> Built:
+def softmax(node: OnnxNode) -> Built:
     """Return a softmax; before opset 13 it is one over all axes from the given one on."""
     x = node.tensor(0)
     function = torch.softmax if node.kind == "Softmax" else torch.log_softmax
@@ -76,7 +76,7 @@ def _flat_softmax(x: Tensor, function: Callable[..., Tensor], axis: int) -> Tens
 
 
 @converter("Clip")
-def clip(node: Node) -> Built:
+def clip(node: OnnxNode) -> Built:
     """Return a clamp."""
     limits = [node.settings.get("min"), node.settings.get("max")]
     if node.opset >= 11:
@@ -96,7 +96,7 @@ _UNARY: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @converter(*_UNARY)
-def unary(node: Node) -> Built:
+def unary(node: OnnxNode) -> Built:
     """Return torch's function of the same name."""
     return layer(node, _UNARY[node.kind])
 
@@ -109,7 +109,7 @@ _BINARY: dict[str, Callable[..., Tensor]] = {
 
 
 @converter("Div", *_BINARY)
-def binary(node: Node) -> Built:
+def binary(node: OnnxNode) -> Built:
     """Return a function of two tensors that broadcast."""
     if node.settings.get("broadcast") or "axis" in node.settings:
         raise Unreadable("broadcasting as before opset 7")
@@ -133,7 +133,7 @@ def _divide(a: Tensor, b: Tensor | float) -> Tensor:
 
 
 @converter("Sum", "Mean", "Max", "Min")
-def variadic(node: Node) -> Built:
+def variadic(node: OnnxNode) -> Built:
     """Return a function of any number of tensors."""
     functions: dict[str, Any] = {
         "Sum": torch.add,
@@ -151,13 +151,13 @@ def _folded(*inputs: Tensor, function: Callable[[Tensor, Tensor], Tensor], share
 
 
 @converter("Where")
-def where(node: Node) -> Built:
+def where(node: OnnxNode) -> Built:
     """Return a choice between two tensors."""
     return layer(node, torch.where, numbers=False)
 
 
 @converter("Cast")
-def cast(node: Node) -> Built:
+def cast(node: OnnxNode) -> Built:
     """Return another type of number."""
     kinds = {1: torch.float32, 6: torch.int32, 7: torch.int64, 9: torch.bool, 11: torch.float64}
     if node.settings["to"] not in kinds:
@@ -171,7 +171,7 @@ _REDUCTIONS: dict[str, Callable[..., Tensor]] = {
 
 
 @converter("ReduceL2", *_REDUCTIONS)
-def reduction(node: Node) -> Built:
+def reduction(node: OnnxNode) -> Built:
     """Return a reduction over some axes."""
     axes = node.numbers(1, "axes")
     if not axes and node.settings.get("noop_with_empty_axes", 0):
@@ -184,7 +184,7 @@ def reduction(node: Node) -> Built:
 
 
 @converter("ArgMax", "ArgMin")
-def arg_extreme(node: Node) -> Built:
+def arg_extreme(node: OnnxNode) -> Built:
     """Return the place of the largest or smallest number along an axis."""
     if node.settings.get("select_last_index", 0):
         raise Unreadable("select_last_index")
@@ -194,6 +194,6 @@ def arg_extreme(node: Node) -> Built:
 
 
 @converter("LpNormalization")
-def normalised(node: Node) -> Built:
+def normalised(node: OnnxNode) -> Built:
     """Return a tensor with unit norm along an axis."""
     return layer(node, partial(F.normalize, p=node.settings.get("p", 2), dim=node.settings.get("axis", -1)))

@@ -13,20 +13,20 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from slimilar.deploy.onnx_files.operators.layers import is_symmetric, pads_of, torch_pads
-from slimilar.deploy.onnx_files.operators.table import Built, Node, Unreadable, converter, layer
+from slimilar.deploy.onnx_files.operators.table import Built, OnnxNode, Unreadable, converter, layer
 
 _MAX: dict[int, Any] = {1: F.max_pool1d, 2: F.max_pool2d, 3: F.max_pool3d}
 _AVERAGE: dict[int, Any] = {1: F.avg_pool1d, 2: F.avg_pool2d, 3: F.avg_pool3d}
 
 
-def _window(node: Node) -> tuple[list[int], list[int], list[int], list[int]]:
+def _window(node: OnnxNode) -> tuple[list[int], list[int], list[int], list[int]]:
     kernel = list(node.settings["kernel_shape"])
     stride, dilation = (list(node.settings.get(name, [1] * len(kernel))) for name in ("strides", "dilations"))
     return kernel, stride, dilation, pads_of(node, kernel, stride, dilation)
 
 
 @converter("MaxPool")
-def max_pool(node: Node) -> Built:
+def max_pool(node: OnnxNode) -> Built:
     """Return max pooling."""
     if node.outputs > 1:
         raise Unreadable("indices as a second output")
@@ -48,7 +48,7 @@ def _max_pool(
 
 
 @converter("AveragePool")
-def average_pool(node: Node) -> Built:
+def average_pool(node: OnnxNode) -> Built:
     """Return average pooling; padding counts only where the file says so."""
     kernel, stride, dilation, pads = _window(node)
     if any(d != 1 for d in dilation):
@@ -74,13 +74,13 @@ def _average_pool(
 
 
 @converter("GlobalAveragePool")
-def global_average_pool(node: Node) -> Built:
+def global_average_pool(node: OnnxNode) -> Built:
     """Return the mean over all pixels."""
     return Built(nn.AdaptiveAvgPool2d(1), (0,)) if node.tensor(0).ndim == 4 else layer(node, _global_mean)
 
 
 @converter("GlobalMaxPool")
-def global_max_pool(node: Node) -> Built:
+def global_max_pool(node: OnnxNode) -> Built:
     """Return the maximum over all pixels."""
     return layer(node, _global_max)
 
@@ -97,7 +97,7 @@ def _global_max(x: Tensor) -> Tensor:
 
 
 @converter("Resize", "Upsample")
-def resize(node: Node) -> Built:
+def resize(node: OnnxNode) -> Built:
     """Return interpolation of the last two axes."""
     x = node.tensor(0)
     scales, size = _target(node, x)
@@ -115,7 +115,7 @@ def resize(node: Node) -> Built:
     return layer(node, partial(_smooth, size=size, mode=names[mode], aligned=aligned[where]), [0])
 
 
-def _target(node: Node, x: Tensor) -> tuple[list[float], list[int]]:
+def _target(node: OnnxNode, x: Tensor) -> tuple[list[float], list[int]]:
     """Return the scale and the size of every spatial axis."""
     place = 1 if node.kind == "Upsample" or node.opset == 10 else 2
     sizes = node.sizes(3) if len(node.inputs) > 3 else None

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from slimilar.deploy.onnx_files.module import Layer, Sizes, Slot
+from slimilar.deploy.onnx_files.module import Layer, SizePlace, TensorPlace
 from slimilar.deploy.onnx_files.reference import Array
 
 
@@ -19,7 +19,7 @@ class Unreadable(Exception):
 
 
 @dataclass(frozen=True, eq=False)
-class Constant:
+class OnnxConstant:
     """A value that the images do not change: its numbers for one image.
 
     `more` is what each further image adds to it (sizes); `repeated` says that it is repeated for each image.
@@ -41,13 +41,13 @@ class Constant:
 
 
 @dataclass(frozen=True, eq=False)
-class Node:
+class OnnxNode:
     """One operator of the file: its settings and its inputs, computed ones on a sample batch."""
 
     kind: str
     opset: int
     settings: Mapping[str, Any]
-    inputs: Sequence[Tensor | Constant | None]
+    inputs: Sequence[Tensor | OnnxConstant | None]
     outputs: int
     batch: int  # images in the sample
     fixed_batch: bool  # the file is made for that many and no others
@@ -59,7 +59,7 @@ class Node:
             raise Unreadable(f"a constant as input {k}")
         return found
 
-    def constant(self, k: int) -> Constant | None:
+    def constant(self, k: int) -> OnnxConstant | None:
         """Return a constant input, or None if it is left out; it must not be computed."""
         found = self.inputs[k] if k < len(self.inputs) else None
         if isinstance(found, Tensor):
@@ -110,11 +110,11 @@ class Built:
 
     module: nn.Module
     takes: tuple[int, ...]
-    slots: tuple[Slot, ...] = ()
-    sizes: tuple[Sizes, ...] = field(default=())
+    slots: tuple[TensorPlace, ...] = ()
+    sizes: tuple[SizePlace, ...] = field(default=())
 
 
-Converter = Callable[[Node], Built]
+Converter = Callable[[OnnxNode], Built]
 CONVERTERS: dict[str, Converter] = {}
 
 
@@ -129,7 +129,7 @@ def converter(*kinds: str) -> Callable[[Converter], Converter]:
 
 
 def layer(
-    node: Node,
+    node: OnnxNode,
     function: Callable[..., Any],
     inputs: Sequence[int] | None = None,
     sizes: Mapping[str, Size] | None = None,
@@ -140,7 +140,7 @@ def layer(
     places = [k for k, x in enumerate(node.inputs) if x is not None] if inputs is None else list(inputs)
     operands = [_operand(node.inputs[k], numbers) for k in places]
     repeated = frozenset(
-        p for p, k in enumerate(places) if isinstance(c := node.inputs[k], Constant) and c.repeated
+        p for p, k in enumerate(places) if isinstance(c := node.inputs[k], OnnxConstant) and c.repeated
     )
     sizes = sizes or {}
     made = Layer(
@@ -153,12 +153,12 @@ def layer(
     return Built(
         made,
         tuple(k for k, x in zip(places, operands, strict=True) if x is None),
-        tuple(Slot(f"input_{p}", k) for p, k in enumerate(places) if isinstance(operands[p], Tensor)),
-        tuple(Sizes(name, size.place, size.base) for name, size in sizes.items()),
+        tuple(TensorPlace(f"input_{p}", k) for p, k in enumerate(places) if isinstance(operands[p], Tensor)),
+        tuple(SizePlace(name, size.place, size.base) for name, size in sizes.items()),
     )
 
 
-def _operand(given: Tensor | Constant | None, numbers: bool) -> Tensor | float | None:
+def _operand(given: Tensor | OnnxConstant | None, numbers: bool) -> Tensor | float | None:
     if isinstance(given, Tensor) or given is None:
         return None
     if numbers and given.is_number:

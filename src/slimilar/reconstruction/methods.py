@@ -1,0 +1,44 @@
+"""The names of the reconstruction methods."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from slimilar.errors import InvalidInput, Option
+from slimilar.utils.suggestions import choose
+
+
+class Reconstruction(StrEnum):
+    """What the consumers of a removed channel do instead of reading it."""
+
+    NONE = "none"  # nothing
+    MERGE = "merge"  # add its kernel to that of its representative (Eq. 6)
+    MEAN = "mean"  # take in its expected value, from batch norms alone
+    GAUSSIAN = (
+        "gaussian"  # data-free: regress it on the kept channels, as Gaussians correlated as their filters are
+    )
+    LEAST_SQUARES = "least-squares"  # refit the kernels to calibration images
+
+
+AUTO = (
+    "auto"  # least squares with images, the Gaussian regression without; none if a model cannot be replayed
+)
+LINEAR = "linear"  # the former name of both: least squares with images, the Gaussian regression without
+OPTIONS = (AUTO, *(str(method) for method in Reconstruction), LINEAR)
+
+
+def reconstruction_method(name: str, images: bool, option: str = "reconstruction") -> Reconstruction:
+    """Return the method that a name stands for; "auto" and "linear" depend on whether there are images.
+
+    >>> reconstruction_method("linear", images=True), reconstruction_method("auto", images=False)
+    (<Reconstruction.LEAST_SQUARES: 'least-squares'>, <Reconstruction.GAUSSIAN: 'gaussian'>)
+    """
+    name = choose(name, OPTIONS, option)
+    if name in (AUTO, LINEAR):
+        return Reconstruction.LEAST_SQUARES if images else Reconstruction.GAUSSIAN
+    if name == Reconstruction.LEAST_SQUARES and not images:
+        raise InvalidInput(
+            Option(option, name), " needs calibration images, got none: pass ", Option("calibration"), " or ",
+            Option(option, "gaussian"),
+        )  # fmt: skip
+    return Reconstruction(name)
