@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from slimilar.calibration import replay
-from slimilar.calibration.gaussian_moments import Moments, moments
+from slimilar.calibration.gaussian_moments import MeanAndVariance, moments
 from slimilar.calibration.program import Program
 from slimilar.errors import InvalidInput
 from slimilar.graph.activations import plain_name
@@ -28,7 +28,7 @@ _LINEAR = ("aten.add", "aten.sub", "aten.mul", "aten.div")
 
 def measured(
     program: Program, tensors: Mapping[str, Tensor], batches: Sequence[Tensor], writes: Sequence[Write]
-) -> dict[int, Moments]:
+) -> dict[int, MeanAndVariance]:
     """Return the moments of what operators write, by operator, over all images and places."""
     held = {name: t.detach() for name, t in tensors.items()}
     ends = {write.op: _before_activation(program, write.op) for write in writes}
@@ -77,24 +77,26 @@ def _added(before: tuple[Tensor, Tensor, int] | None, found: Tensor, axis: int) 
     return total + rows.sum(0), squares + rows.square().sum(0), count + len(rows)
 
 
-def _moments(total: Tensor, squares: Tensor, count: int) -> Moments:
+def _moments(total: Tensor, squares: Tensor, count: int) -> MeanAndVariance:
     mean = (total / count).cpu()
-    return Moments(mean, ((squares / count).cpu() - mean.square()).clamp_min(0))
+    return MeanAndVariance(mean, ((squares / count).cpu() - mean.square()).clamp_min(0))
 
 
 # --- propagated ---------------------------------------------------------------------------------------------
 
 
-def propagated(trace: Trace, tensors: Mapping[str, Tensor]) -> dict[int, Moments]:
+def propagated(trace: Trace, tensors: Mapping[str, Tensor]) -> dict[int, MeanAndVariance]:
     """Return the moments of what operators compute, by operator, from an input of mean 0 and variance 1.
 
     Channels are on axis 1. Operators without a rule, and all that depend on them, are left out.
     """
-    known: dict[int, Moments] = {}
+    known: dict[int, MeanAndVariance] = {}
     made = {value for op in trace.ops for value in op.outputs}
     for i, value in enumerate(trace.values):
         if value.dynamic and i not in made and len(value.shape) > 1:
-            known[i] = Moments(torch.zeros(value.shape[1]).double(), torch.ones(value.shape[1]).double())
+            known[i] = MeanAndVariance(
+                torch.zeros(value.shape[1]).double(), torch.ones(value.shape[1]).double()
+            )
     found = {}
     for k, op in enumerate(trace.ops):
         answer = _after(op, trace, known, tensors)
@@ -104,8 +106,8 @@ def propagated(trace: Trace, tensors: Mapping[str, Tensor]) -> dict[int, Moments
 
 
 def _after(
-    op: Op, trace: Trace, known: Mapping[int, Moments], tensors: Mapping[str, Tensor]
-) -> Moments | None:
+    op: Op, trace: Trace, known: Mapping[int, MeanAndVariance], tensors: Mapping[str, Tensor]
+) -> MeanAndVariance | None:
     """Return the moments of what an operator computes, or None where there is no rule."""
     if not op.outputs or len(trace.values[op.outputs[0]].shape) < 2:
         return None
@@ -123,16 +125,16 @@ class _Operands:
     """The arguments of an operator: moments of computed values, numbers of held ones."""
 
     def __init__(
-        self, op: Op, trace: Trace, known: Mapping[int, Moments], tensors: Mapping[str, Tensor]
+        self, op: Op, trace: Trace, known: Mapping[int, MeanAndVariance], tensors: Mapping[str, Tensor]
     ) -> None:
         self.op, self._trace, self._known, self._tensors = op, trace, known, tensors
 
-    def moments(self, name: str) -> Moments | None:
+    def moments(self, name: str) -> MeanAndVariance | None:
         """Return the moments of a computed argument, where they are known."""
         ref = self.op.arguments.get(name)
         return self._known.get(ref.value) if isinstance(ref, Ref) else None
 
-    def all(self, name: str) -> list[Moments | None]:
+    def all(self, name: str) -> list[MeanAndVariance | None]:
         """Return the moments of a list of arguments."""
         return [self._known.get(x.value) if isinstance(x, Ref) else None for x in self.op.arguments[name]]
 
@@ -155,7 +157,7 @@ class _Operands:
         return held.reshape(-1) if aligned.shape[1] == held.numel() else None
 
 
-def _convolution(given: _Operands) -> Moments | None:
+def _convolution(given: _Operands) -> MeanAndVariance | None:
     x, weight, bias = given.moments("input"), given.held("weight"), given.held("bias")
     if x is None or weight is None or given.op.arguments["transposed"]:
         return None
@@ -165,49 +167,49 @@ def _convolution(given: _Operands) -> Moments | None:
     grouped = (groups, len(weight) // groups, -1)
     centre = (taps.sum(2).reshape(grouped) * mean).sum(2).flatten()
     spread = (taps.square().sum(2).reshape(grouped) * var).sum(2).flatten()
-    return Moments(centre if bias is None else centre + bias, spread)
+    return MeanAndVariance(centre if bias is None else centre + bias, spread)
 
 
-def _batch_norm(given: _Operands) -> Moments | None:
+def _batch_norm(given: _Operands) -> MeanAndVariance | None:
     """Return beta and gamma squared: the batch norm states the moments of what it writes."""
     gamma, beta = given.held("weight"), given.held("bias")
-    return None if gamma is None or beta is None else Moments(beta, gamma.square())
+    return None if gamma is None or beta is None else MeanAndVariance(beta, gamma.square())
 
 
-def _sum(given: _Operands) -> Moments | None:
+def _sum(given: _Operands) -> MeanAndVariance | None:
     a, b = given.moments("self"), given.moments("other")
     sign = -1.0 if "sub" in given.op.name else 1.0
     if a is not None and b is not None and len(a.mean) == len(b.mean):
-        return Moments(a.mean + sign * b.mean, a.var + b.var)
+        return MeanAndVariance(a.mean + sign * b.mean, a.var + b.var)
     shift = given.per_channel("other")
-    return None if a is None or shift is None else Moments(a.mean + sign * shift, a.var)
+    return None if a is None or shift is None else MeanAndVariance(a.mean + sign * shift, a.var)
 
 
-def _product(given: _Operands) -> Moments | None:
+def _product(given: _Operands) -> MeanAndVariance | None:
     a, b = given.moments("self"), given.moments("other")
     if a is not None and b is not None and len(a.mean) == len(b.mean):
         power = (a.var + a.mean.square()) * (b.var + b.mean.square())
-        return Moments(a.mean * b.mean, power - (a.mean * b.mean).square())
+        return MeanAndVariance(a.mean * b.mean, power - (a.mean * b.mean).square())
     scale = given.per_channel("other")
     if a is None or scale is None:
         return None
     scale = 1 / scale if "div" in given.op.name else scale
-    return Moments(a.mean * scale, a.var * scale.square())
+    return MeanAndVariance(a.mean * scale, a.var * scale.square())
 
 
-def _concatenation(given: _Operands) -> Moments | None:
+def _concatenation(given: _Operands) -> MeanAndVariance | None:
     parts = given.all("tensors")
     if given.op.arguments["dim"] != 1 or any(p is None for p in parts):
         return None
-    return Moments(torch.cat([p.mean for p in parts if p]), torch.cat([p.var for p in parts if p]))
+    return MeanAndVariance(torch.cat([p.mean for p in parts if p]), torch.cat([p.var for p in parts if p]))
 
 
-def _kept(given: _Operands) -> Moments | None:
+def _kept(given: _Operands) -> MeanAndVariance | None:
     """Return the moments as they are: pooling and reshaping, of which neighbours are much alike."""
     return given.moments("self") or given.moments("input")
 
 
-def _activation(kind: str, x: Moments, op: Op) -> Moments | None:
+def _activation(kind: str, x: MeanAndVariance, op: Op) -> MeanAndVariance | None:
     options: dict[str, Any] = {
         name: value
         for name, value in op.arguments.items()

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from slimilar.calibration.channel_moments import measured, propagated
-from slimilar.calibration.gaussian_moments import Moments
+from slimilar.calibration.gaussian_moments import MeanAndVariance
 from slimilar.criteria.base import Facts, Weights, free_units
 from slimilar.graph.groups import BatchNorm, ChannelGroup
 from slimilar.graph.reasons import FreezeKind, Reason
@@ -102,7 +102,7 @@ def _without_norm(groups: Sequence[ChannelGroup], weights: Weights) -> dict[str,
 
 
 def _by_unit(
-    group: ChannelGroup, structure: Structure, writes: Sequence[Write], known: Mapping[int, Moments]
+    group: ChannelGroup, structure: Structure, writes: Sequence[Write], known: Mapping[int, MeanAndVariance]
 ) -> _BetaGamma | None:
     """Return the moments of every unit of a group, in all layers that write it; None if one is not known."""
     start = structure.grouping.offsets[structure.grouping.groups.index(group)]

@@ -6,7 +6,7 @@ from slimilar.deploy.onnx_files.operators.table import CONVERTERS, Built, OnnxCo
 __all__ = [
     "CONVERTERS",
     "Built",
-    "Constant",
+    "OnnxConstant",
     "OnnxNode",
     "Unreadable",
     "layers",
