@@ -6,7 +6,8 @@
 Each file is pruned to 80 and 60 % of its FLOPs with the default settings, calibrated on unlabelled images, not
 fine-tuned, and written as ONNX. Original and pruned file then run in ONNX Runtime on other images. Text is drawn;
 photos are those of a folder. Agreement is with the original file, which stands for the truth here. The table is
-benchmarks/results/onnx.md, rewritten after every row.
+benchmarks/results/onnx.md, rewritten after every row; a run with
+--only keeps the rows of other files.
 """
 
 from __future__ import annotations
@@ -172,13 +173,23 @@ def main() -> None:
     if options.wheels is None or options.photos is None:
         print(__doc__)
         return
-    rows: list[list[str]] = []
+    rows = earlier()
     for subject in SUBJECTS:
         if options.only in subject.file:
+            rows = [row for row in rows if subject.file not in row[0]]
             for row in measured(subject, options):
                 print(" | ".join(row), flush=True)
                 rows.append(row)
                 write_text(RESULTS / "onnx.md", table(rows))
+
+
+def earlier() -> list[list[str]]:
+    """Return the rows of the table as it is: a run with --only replaces those of its own files."""
+    file = RESULTS / "onnx.md"
+    lines = file.read_text(encoding="utf-8").splitlines() if file.is_file() else []
+    return [
+        [cell.strip() for cell in line.strip("| ").split(" | ")] for line in lines if line.startswith("| ")
+    ][2:]
 
 
 def measured(subject: Subject, options: argparse.Namespace) -> Iterator[list[str]]:

@@ -50,7 +50,9 @@ def _with_batch(node: OnnxNode, shape: Size) -> Size:
 
 def _reshape(x: Tensor, shape: tuple[int, ...], tail: int) -> Tensor:
     head = [x.shape[i] if n == 0 else n for i, n in enumerate(shape)]
-    return x.reshape([*head, *x.shape[x.ndim - tail :]])
+    # Copied always: whether a view would do depends on the batch size, and operators must not.
+    whole = x.clone(memory_format=torch.contiguous_format)
+    return whole.view([*head, *x.shape[x.ndim - tail :]])
 
 
 @converter("Expand")
