@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from slimilar.cli.model_source import OpenedModel
+from slimilar.cli.model_source import OpenedModel, channels_last
 from slimilar.cli.output import Output, escape
 from slimilar.cli.preprocessing_options import PreprocessingOptions
 from slimilar.errors import DataError, InvalidInput
@@ -67,7 +67,7 @@ class ImageReader:
         else:
             found = self._all(self.labelled(what, "train", limit))
         self._say_count(what, len(found.images))
-        return found
+        return found._replace(images=fitted(found.images, self.opened))
 
     def preprocessing(self, images: Images | ImageFiles | None = None) -> Preprocessing | None:
         """Return the preprocessing to save with a model that was shown some images; None where it is not known."""
@@ -160,6 +160,22 @@ class ImageReader:
     def _say_count(self, what: str, count: int) -> None:
         few = f"; that is few: {FEW} or more keep more accuracy" if count < FEW else ""
         self.out.note(f"calibrating on {count} image{'s' * (count != 1)} of {escape(what)}{few}")
+
+
+def fitted(images: Tensor, opened: OpenedModel) -> Tensor:
+    """Return RGB images in the layout, size and number of channels that a model takes."""
+    from torch.nn.functional import interpolate
+
+    shape = opened.shapes[0]
+    if len(shape) != 3 or images.ndim != 4 or tuple(images.shape[1:]) == shape:
+        return images
+    last = channels_last(shape)
+    channels, *size = (shape[2], *shape[:2]) if last else shape
+    if channels == 1 and images.shape[1] != 1:
+        images = images.mean(1, keepdim=True)
+    if list(images.shape[2:]) != size:
+        images = interpolate(images, size, mode="bilinear", antialias=True)
+    return images.permute(0, 2, 3, 1).contiguous() if last else images
 
 
 def _check_classes(place: Path, found: ImageFiles, opened: OpenedModel) -> None:

@@ -46,7 +46,8 @@ class OpenedModel:
             raise InvalidInput(
                 f"images need an input of channels, height and width, such as 3x224x224, got {got}"
             )
-        return self.shapes[0][1], self.shapes[0][2]
+        tall, wide = self.shapes[0][:2] if channels_last(self.shapes[0]) else self.shapes[0][1:]
+        return tall, wide
 
     @property
     def title(self) -> str:
@@ -64,6 +65,8 @@ def open_model(
     words += ["--base", shlex.quote(base)] if base else []
     words += [word for shape in given for word in ("--input", "x".join(map(str, shape)))]
     command = " ".join(words)
+    if text.endswith(".onnx"):
+        return _from_onnx(text, weights, base, given, command)
     if is_saved(text):
         return _saved(text, weights, base, given, command)
     return _built(text, weights, given, command)
@@ -76,7 +79,8 @@ def open_models(
     base: str | None = None,
 ) -> dict[str, OpenedModel]:
     """Return several models by name. Weights are for those that are not saved files, or, if there are none, for all."""
-    named = [name for name in names if not is_saved(name)] or list(names)
+    coded = [name for name in names if not name.endswith(".onnx") and not is_saved(name)]
+    named = coded or [name for name in names if not name.endswith(".onnx")]
     return {name: open_model(name, weights if name in named else None, shapes, base) for name in names}
 
 
@@ -86,6 +90,11 @@ def is_saved(text: str) -> bool:
 
     check_not_weights(text)
     return text.endswith(".safetensors") or (Path(text).is_file() and not text.endswith(".py"))
+
+
+def channels_last(shape: tuple[int, ...]) -> bool:
+    """Tell whether a model takes its channels last, as those from TensorFlow do."""
+    return len(shape) == 3 and shape[0] not in (1, 3) and shape[2] in (1, 3)
 
 
 def parse_shape(text: str) -> tuple[int, ...]:
@@ -120,6 +129,28 @@ def _saved(
     shapes = _known(given or stored_shapes or ((known,) if known else ()), text)
     known_way = stored.preprocessing or _preprocessing(source, model, shapes, None)
     return OpenedModel(model, shapes, source, command, _fitting(known_way, shapes), _own_file(source))
+
+
+def _from_onnx(
+    text: str, weights: str | None, base: str | None, given: tuple[tuple[int, ...], ...], command: str
+) -> OpenedModel:
+    from slimilar.data import Preprocessing
+    from slimilar.data.images import RAW, Normalisation
+    from slimilar.deploy.onnx_files import load_onnx
+    from slimilar.deploy.onnx_files.input_range import own_normalisation
+
+    if weights or base:
+        option = "--weights" if weights else "--base"
+        raise InvalidInput(
+            f"{option} is for models without weights of their own, got an ONNX file; leave it out"
+        )
+    model = load_onnx(text, given or None)
+    expected = {"unit": RAW, "bytes": Normalisation((0.0, 0.0, 0.0), (1 / 255, 1 / 255, 1 / 255)), None: None}
+    shapes = tuple(i.shape for i in model.source.inputs)
+    own = expected[own_normalisation(model)]
+    size = shapes[0][:2] if channels_last(shapes[0]) else shapes[0][1:]
+    way = None if own is None or len(size) != 2 else Preprocessing.of((size[0], size[1]), normalisation=own)
+    return OpenedModel(model, shapes, text, command, way)
 
 
 def _built(text: str, weights: str | None, given: tuple[tuple[int, ...], ...], command: str) -> OpenedModel:
@@ -161,7 +192,7 @@ def _own_file(source: str | None) -> str | None:
     """Return the name of a model that lives in a Python file of the user."""
     from slimilar.deploy.sources import parse
 
-    return source if source and parse(source).kind == "file" else None
+    return source if source and not source.endswith(".onnx") and parse(source).kind == "file" else None
 
 
 def _known(shapes: tuple[tuple[int, ...], ...], text: str) -> tuple[tuple[int, ...], ...]:

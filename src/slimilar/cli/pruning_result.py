@@ -7,6 +7,7 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slimilar.cli.destination import file_for, folder_for
 from slimilar.cli.model_source import OpenedModel
 from slimilar.cli.output import Output, escape, less, percent
 from slimilar.cli.plans import Planned, command_of, show_frozen
@@ -23,25 +24,41 @@ if TYPE_CHECKING:
 FILES = {"model": "model.safetensors", "plan": "plan.json", "report": "report.html", "recipe": "recipe.yaml"}
 
 
+def places_for(out: Path, onnx: bool, force: bool) -> dict[str, Path]:
+    """Return the files to write: in a folder, or an ONNX file and those beside it; raise if they cannot be written."""
+    if out.suffix == ".onnx":
+        file = file_for(out)
+        return {"model": file} | {
+            what: file.with_suffix(f".{name}") for what, name in FILES.items() if what != "model"
+        }
+    names = FILES | ({"model": "model.onnx"} if onnx else {})
+    folder = folder_for(out, names.values(), force)
+    return {what: folder / name for what, name in names.items()}
+
+
 def write(
-    out: Output, folder: Path, opened: OpenedModel, found: Planned, result: Result, accuracy: MeasuredAccuracy,
-    recipe: PruningRecipe,
+    out: Output, places: dict[str, Path], opened: OpenedModel, found: Planned, result: Result,
+    accuracy: MeasuredAccuracy, recipe: PruningRecipe,
 ) -> dict[str, Path]:  # fmt: skip
     """Write the files, each whole or not at all."""
+    from slimilar.deploy.onnx import export_onnx
     from slimilar.deploy.store import save
     from slimilar.report import write_report
     from slimilar.utils.atomic import write_text
 
     with out.working("Writing"):
-        model = save(result, folder / FILES["model"], source=opened.source, preprocessing=found.preprocessing)
+        if places["model"].suffix == ".onnx":
+            model = export_onnx(result.model, places["model"], opened.example()).path
+        else:
+            model = save(result, places["model"], source=opened.source, preprocessing=found.preprocessing)
         written = {"model": model}
         text = json.dumps({**_plan(result), **accuracy.described()}, indent=1) + "\n"
-        written["plan"] = write_text(folder / FILES["plan"], text)
+        written["plan"] = write_text(places["plan"], text)
         written["report"] = write_report(
-            folder / FILES["report"], result.plan, model=opened.model, title=opened.title,
+            places["report"], result.plan, model=opened.model, title=opened.title,
             source=command_of(opened, found.options), cut=result.cut, points=accuracy.points(result),
         )  # fmt: skip
-        written["recipe"] = write_recipe(folder / FILES["recipe"], recipe, model)
+        written["recipe"] = write_recipe(places["recipe"], recipe, model)
     return written
 
 
@@ -82,6 +99,8 @@ def show_result(out: Output, result: Result, target: PruningTarget, accuracy: Me
     reached = "ratio" if target.kind == "ratio" else "threshold"
     chosen = f"criterion {result.plan.criterion}, {reached} {result.cut.threshold:.4g}"
     out.say(f"{chosen}, reconstruction {result.reconstruction}\n")
+    if result.plan.note:
+        out.say(f"{result.plan.note}\n")
 
 
 def next_commands(opened: OpenedModel, file: Path, data: str | None) -> list[str]:
@@ -89,6 +108,8 @@ def next_commands(opened: OpenedModel, file: Path, data: str | None) -> list[str
     saved = shlex.quote(str(file))
     base = f" --base {shlex.quote(opened.base)}" if opened.base else ""
     images = f" --data {shlex.quote(data)}" if data else " --data FOLDER"
+    if file.suffix == ".onnx":
+        return [f"slimilar evaluate {saved}{images}", f"slimilar bench {opened.command} {saved}"]
     return [
         f"slimilar evaluate {saved}{base}{images}",
         f"slimilar bench {opened.command} {saved}{base if '--base' not in opened.command else ''}",
@@ -118,6 +139,7 @@ def _plan(result: Result) -> dict[str, Any]:
     return {
         "threshold": cut.threshold,
         "criterion": result.plan.criterion,
+        **({"note": result.plan.note} if result.plan.note else {}),
         "reconstruction": result.reconstruction,
         "substitute": result.reconstruction,  # its earlier name
         "cost": {"before": _cost(cut.before), "after": _cost(cut.cost)},

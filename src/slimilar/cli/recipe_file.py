@@ -51,7 +51,7 @@ def write_recipe(file: Path, recipe: PruningRecipe, model: Path) -> Path:
         "command": "prune",
         "model": recipe.model,
         "options": recipe.options,
-        "digest": inspect(model).info.get("digest"),
+        "digest": None if model.suffix == ".onnx" else inspect(model).info.get("digest"),
     }
     head = f"# Do the same again: slimilar run {file.name} -o FOLDER\n"
     return write_text(file, head + yaml.safe_dump(content, sort_keys=False, allow_unicode=True))

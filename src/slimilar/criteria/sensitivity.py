@@ -35,7 +35,7 @@ Ints = NDArray[np.int64]
 
 _LARGEST = 4096  # positions of a consumer whose covariance is worth holding
 _UNKNOWNS = 4608  # of a kernel that is refitted as a whole, half as many in large networks; before, channels are mixed
-_LIVE = 250_000_000  # numbers held of all images; where activations are large, some images join later
+_LIVE = 150_000_000  # numbers held of all images; where activations are large, some images join later
 _ROWS = 4  # patches for each unknown
 _CAREFUL = 1.0  # the ridge where there is no image to measure on
 

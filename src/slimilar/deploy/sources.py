@@ -59,8 +59,8 @@ def parse(text: str) -> ModelSource:
             f"a Python file must be followed by the class or function to call, got {text!r}{_inside(text)}"
         )
     raise InvalidInput(
-        "a model must be given as torchvision:NAME, timm:NAME, slimilar:NAME, a saved .safetensors file, or "
-        f"path/file.py:function, got {text!r}"
+        "a model must be given as torchvision:NAME, timm:NAME, slimilar:NAME, a saved .safetensors file, "
+        f"an .onnx file, or path/file.py:function, got {text!r}"
     )
 
 
@@ -77,7 +77,7 @@ def _inside(text: str) -> str:
 
 def check_not_weights(text: str) -> None:
     """Refuse a file of weights in place of a model."""
-    if Path(text).suffix in (".pt", ".pth", ".ckpt", ".bin", ".pkl", ".onnx"):
+    if Path(text).suffix in (".pt", ".pth", ".ckpt", ".bin", ".pkl"):
         raise InvalidInput(
             f"a model must be given by its code, got the file {text!r}; name the class and pass this file as weights: "
             f"path/file.py:MyNetwork --weights {text}"

@@ -19,6 +19,7 @@ from slimilar.planning.cut import Curve, Cut, Removal
 from slimilar.planning.lazy_orders import LazyOrders
 from slimilar.planning.target import COSTS, PruningTarget
 from slimilar.similarity.removal_order import RemovalOrder
+from slimilar.surgery.branches import without_branches
 from slimilar.surgery.rewrite import Kept
 from slimilar.utils.suggestions import choose
 
@@ -36,9 +37,10 @@ class Plan:
     orders: tuple[RemovalOrder, ...] | LazyOrders  # one for each group
     structure: Structure
     costs: CostModel
-    min_channels: int  # that every group keeps
+    min_channels: int  # that every group keeps; with 0, residual branches may go altogether
     criterion: str
     exchangeable: bool = False  # whether reconstruction may exchange channels of the criterion's choice
+    note: str = ""  # what the criterion says about its sources: moments measured, and on how many images
 
     @cached_property
     def before(self) -> Cost:
@@ -127,7 +129,13 @@ class Plan:
 
     def _limit(self, g: int) -> int:
         """Return how many channels of a group may leave at most."""
-        return max(0, min(len(self.orders[g]), self.groups[g].width - self.min_channels))
+        least = self.min_channels or (0 if self._is_branch(g) else 1)
+        return max(0, min(len(self.orders[g]), self.groups[g].width - least))
+
+    def _is_branch(self, g: int) -> bool:
+        """Tell whether a group may lose its last channel, because a residual branch goes with it."""
+        number = self.structure.grouping.offsets.index(self.starts[g])
+        return number in self.structure.branches
 
     def _most_steps(self, g: int) -> int:
         """Return how many steps of a group have a height below 1 and may be taken."""
@@ -177,7 +185,7 @@ class Plan:
         mask = np.ones(self.structure.grouping.unit_count, np.bool_)
         for start, order, count in zip(self.starts, orders, steps, strict=True):
             mask[start + order.removed[:count]] = False
-        return mask
+        return without_branches(self.structure, mask)
 
     def _cut(
         self, threshold: float, steps: Sequence[int], orders: Sequence[RemovalOrder] | None = None
@@ -187,7 +195,8 @@ class Plan:
         kept, removals = {}, {}
         for start, group, order, count in zip(self.starts, self.groups, orders, steps, strict=True):
             kept[group.name] = tuple(np.flatnonzero(mask[start : start + group.width]).tolist())
-            removals[group.name] = Removal(order, count, group.width)
+            if len(kept[group.name]) == group.width - count:  # else the group goes with a branch
+                removals[group.name] = Removal(order, count, group.width)
         return Cut(threshold, kept, removals, self.costs.at(mask), self.before, mask)
 
     def _within_budget(self, target: PruningTarget, overrides: Mapping[int, float]) -> Cut:

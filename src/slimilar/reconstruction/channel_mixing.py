@@ -71,9 +71,8 @@ def absorb(weight: Tensor, consumer: ConsumerLayer, stays: Kept, stand_in: Stand
             continue
         part = new[outputs]
         gone = part[:, index[removed]]
-        if len(kept):
-            matrix, constant = stand_in(kept, removed)
-            part[:, index[kept]] += torch.einsum("ort,rk->okt", gone, matrix)
-            shift[outputs] += gone @ consumer.covered @ constant
+        matrix, constant = stand_in(kept, removed)
+        part[:, index[kept]] += torch.einsum("ort,rk->okt", gone, matrix)
+        shift[outputs] += gone @ consumer.covered @ constant
         part[:, index[removed]] = 0
     return new.reshape(weight.shape).to(weight.dtype), shift.to(weight.dtype)

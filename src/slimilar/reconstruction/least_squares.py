@@ -29,7 +29,7 @@ from slimilar.reconstruction.targets import Pair, scale_of, target_of
 Kept = NDArray[np.bool_]
 
 _AHEAD = 110_000_000  # numbers that the original wrote ahead of the pruned network, of all batches
-LIVE = 400_000_000  # numbers that both versions hold; where activations are large, some images join later
+LIVE = 200_000_000  # numbers that both versions hold; where activations are large, some images join later
 _PASSES = 32  # multiply-adds that one look at an output is worth: it is memory that takes the time
 _CAREFUL = 1.0  # the ridge where a single image leaves nothing to measure on
 LARGEST = 6000  # unknowns of one output channel; beyond, only channels are mixed and kernels keep their shape
@@ -41,6 +41,9 @@ class Settings:
 
     form: str = "patch"  # "patch": whole kernels; "mix": one matrix between channels
     ridge: float | None = None  # times the mean variance; without it, by held-out images
+    prior: str = (
+        "mix"  # what the ridge pulls to: "kernel", as it was; "mix": with stand-ins for removed channels
+    )
     rows: int = 8  # samples for each unknown, at least, where there are as many
     effort: float = 3e10  # multiply-adds that more samples than that may cost at each consumer
     seed: int = 0
@@ -51,7 +54,7 @@ class Settings:
     )
     distinct: int = 1 << 30  # batches; those behind are horizontal flips of the first ones
     mirror: bool = True  # show horizontal flips too, if the network takes them for the same
-    polish: bool = False  # fit consumers that lose no channel too, once what they read has drifted
+    polish: bool = True  # fit consumers that lose no channel too, once what they read has drifted
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,7 +201,7 @@ def _fit(
         ~np.append(exchange.loose, False)[consumer.units],
     )
     unknowns = int((stays | seats.spare).sum()) * (weight[0, 0].numel() if conv else 1)
-    if (conv or linear) and unknowns <= LARGEST and settings.form == "patch":
+    if (conv or linear) and 0 < unknowns <= LARGEST and settings.form == "patch":
         new, shift, now = _fit_patches(program, network, pairs, consumer, weight, seats, settings, conv)
         inner = consumer.units >= 0
         network.kept[consumer.units[inner]] = now[inner]
@@ -240,13 +243,18 @@ def _fit_patches(
         x = pair.pruned[consumer.value]
         numbers = image_numbers(number, min(settings.distinct, len(pairs)), len(x))
         sampler.draw(samples, x, target, numbers)
+    likely = torch.from_numpy(np.flatnonzero(seats.stays[candidates.numpy()]))
+    mixed = None
+    if settings.prior == "mix" and not seats.stays.all():
+        standing_in, _ = _fit_mixing(network, pairs, consumer, weight, seats.stays, settings, whole=False)
+        mixed = standing_in.index_select(1, candidates[likely]).reshape(outputs, -1).T.double()
     prior = weight.index_select(1, candidates).reshape(outputs, -1).T.double()
     scale = torch.ones(1) if consumer.norm is None else scale_of(program, network.original, consumer.norm)
     heard = network.heard.get(consumer.op, torch.ones(outputs))
     found = fit(
         samples, prior, taps, settings.ridge, heard, torch.where(scale < 0, -1.0, 1.0), int(seats.stays.sum()),
         torch.from_numpy(seats.fixed)[candidates], settings.steps,
-        torch.from_numpy(np.flatnonzero(seats.stays[candidates.numpy()])),
+        likely, mixed,
     )  # fmt: skip
     chosen = candidates[found.chosen]
     new = torch.zeros_like(weight)
@@ -266,8 +274,12 @@ def _fit_mixing(
     weight: Tensor,
     stays: Kept,
     settings: Settings,
+    whole: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """One matrix between channels: every removed channel is a combination of the kept ones."""
+    """One matrix between channels: every removed channel is a combination of the kept ones.
+
+    If not on the `whole` calibration set, no held-out image is fitted to: as a prior it is measured on them.
+    """
     generator = torch.Generator().manual_seed(settings.seed + consumer.op)
     parts = SampleMoments(len(consumer.units)), SampleMoments(len(consumer.units))  # fitted to, and held out
     for number, pair in enumerate(pairs):
@@ -277,7 +289,7 @@ def _fit_mixing(
             if bool(chosen.any()):
                 most = 100_000 * int(chosen.sum()) // (len(pairs) * len(x))
                 part.add(pixels(x[chosen], consumer.axis, most, generator))
-    return absorb(weight, consumer, stays, _regression(parts, weight, consumer, stays, settings.ridge))
+    return absorb(weight, consumer, stays, _regression(parts, weight, consumer, stays, settings.ridge, whole))
 
 
 def _regression(
@@ -286,6 +298,7 @@ def _regression(
     consumer: ConsumerLayer,
     stays: Kept,
     strength: float | None,
+    whole: bool,
 ) -> StandIn:
     """Return stand-ins by ridge regression on all samples; its strength is given, or by the held-out part."""
     fit, held_out = parts
@@ -298,7 +311,7 @@ def _regression(
         heard = loud[torch.from_numpy(consumer.weight_index)[removed]]
         zeros = torch.zeros(len(kept), len(removed), dtype=torch.float64)
         strength = held_out_strength(both[0], both[1], zeros, heard)[0]
-    mean, covariance = merged(fit, held_out)
+    mean, covariance = merged(fit, held_out) if whole else (fit.mean(), fit.covariance())
     return regression(mean, covariance, _CAREFUL if strength is None else strength)
 
 

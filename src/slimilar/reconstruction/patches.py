@@ -146,23 +146,26 @@ def _some_of(images: Tensor, some: slice, places: Tensor) -> Tensor:
 
 def fit(
     samples: Samples, prior: Tensor, taps: int, strength: float | None, weight: Tensor, sign: Tensor,
-    width: int | None, fixed: Tensor, steps: int, likely: Tensor | None = None,
+    width: int | None, fixed: Tensor, steps: int, likely: Tensor | None = None, mixed: Tensor | None = None,
 ) -> Fit:  # fmt: skip
     """Fit a kernel; with `width`, only so many channels of `taps` unknowns each are read, chosen by elimination.
 
     The ridge is `strength` times the mean variance; without it, what held-out images say is best on the `likely`
-    channels.
+    channels. `mixed` is the kernel on these in which they stand in for the others: a better prior, while they stay.
     """
     size = len(prior)
     x, y, level = samples.all()
     channels = torch.arange(size // taps)
     likely = channels if likely is None else likely
     exchange = width is not None and width < len(channels)
-    choice = ChannelChoice(taps, weight, width or len(channels), fixed, likely)
+    choice = ChannelChoice(taps, weight, width or len(channels), fixed, likely, mixed)
     if strength is None:
         seen, strength, exchange = _judged(samples, prior, choice, exchange)
     else:
         seen = _statistics(x, y, torch.ones(len(x), dtype=torch.bool))
+    if mixed is not None and not exchange:
+        prior = prior.clone()
+        prior[unknowns_of(likely, taps)] = mixed
     inside = seen.covariance
     strength = positive_definite(inside, level_of(inside, strength))
     cross = seen.cross + strength * prior
@@ -200,6 +203,7 @@ class ChannelChoice:
     width: int
     fixed: Tensor
     likely: Tensor
+    mixed: Tensor | None = None  # the prior of the likely ones, if they stay
 
     def eliminated(self, inside: Tensor, cross: Tensor) -> Tensor:
         """Return the channels that backward elimination leaves."""
@@ -216,13 +220,14 @@ def _judged(
     x, y, _ = samples.all()
     fitted = ~held_out_rows(samples.images)
     everything, at = torch.ones_like(fitted), unknowns_of(choice.likely, choice.taps)
+    start = prior[at] if choice.mixed is None else choice.mixed
     if len(x) <= _ALONE and len(samples.images.unique()) == len(x) > 1:
-        strength = leave_one_out_strength(x[:, at], y, prior[at], choice.weight)
+        strength = leave_one_out_strength(x[:, at], y, start, choice.weight)
         return _statistics(x, y, everything), strength, False
     if not bool(fitted.any()) or bool(fitted.all()):  # too few images to tell
         return _statistics(x, y, everything), _CAREFUL, False
     fit, held_out = _statistics(x, y, fitted), _statistics(x, y, ~fitted)
-    strength, error = held_out_strength(fit.only(at), held_out.only(at), prior[at], choice.weight)
+    strength, error = held_out_strength(fit.only(at), held_out.only(at), start, choice.weight)
     if exchange:
         exchange = _exchanged_error(fit, held_out, prior, choice, strength) < error
     together = pooled(fit, held_out)

@@ -9,14 +9,13 @@ import typer
 
 from slimilar.cli import options
 from slimilar.cli.budget_checks import check_budget_size, check_budget_unit
-from slimilar.cli.destination import folder_for
 from slimilar.cli.images import ImageReader
 from slimilar.cli.model_source import OpenedModel, open_model, parse_layers
 from slimilar.cli.output import Output, escape
 from slimilar.cli.plans import Planned, PlanOptions, planned
 from slimilar.cli.preprocessing_options import PreprocessingOptions
 from slimilar.cli.pruning_accuracy import Accuracy, MeasuredAccuracy
-from slimilar.cli.pruning_result import FILES, described, next_commands, show_cut, show_result, write
+from slimilar.cli.pruning_result import described, next_commands, places_for, show_cut, show_result, write
 from slimilar.cli.recipe_file import recipe_of
 from slimilar.errors import InvalidInput
 
@@ -104,7 +103,7 @@ def prune(
     check_engine(runtime, "runtime")
     check_budget_unit(target)
     _check(target, data, finetune, dry_run)
-    folder = out if dry_run else folder_for(out, FILES.values(), force)
+    places = places_for(out, model.endswith(".onnx"), force or dry_run)
     prepared = PreprocessingOptions(normalise, mean, std, resize, crop)
     chosen = PlanOptions(
         residual, linkage, tuple(exclude or ()), min_channels, criterion, calibrate, images, prepared,
@@ -124,7 +123,7 @@ def prune(
         result, measured = accuracy.measured(
             output, result, finetune, calibrated=found.images is not None, seed=seed
         )
-    written = write(output, folder, opened, found, result, measured, recipe_of(context))
+    written = write(output, places, opened, found, result, measured, recipe_of(context))
     show_result(output, result, target, measured)
     for what, path in written.items():
         output.say(f"{what:<8} [bold]{escape(path)}[/]")
