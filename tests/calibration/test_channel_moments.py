@@ -8,6 +8,7 @@ from torch import nn
 
 import slimilar
 from slimilar.calibration.channel_moments import propagated
+from slimilar.report.data import describe
 from slimilar.surgery.probe import find_structure
 
 
@@ -46,6 +47,7 @@ def test_a_folded_network_is_clustered_as_the_one_it_was_folded_from():
     assert [len(plan.groups) for plan in plans] == [2, 2]
     assert plans[0].note == ""
     assert plans[1].note == "moments of 2 of 2 layers without batch norm measured on 64 images"
+    assert describe(plans[1], {})["note"] == plans[1].note, "the report says it"
     for threshold in (0.05, 0.2, 0.5):
         kept = [list(plan.at(threshold).kept.values()) for plan in plans]
         assert kept[0] == kept[1]

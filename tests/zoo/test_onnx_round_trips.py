@@ -55,4 +55,4 @@ def test_all_classifiers(tmp_path):
     found = {name: round_trip(name, tmp_path) for name in models.list_models(module=models)}
     exported = {name: what for name, what in found.items() if not what.startswith("does not export")}
     assert sum(what == "pruned" for what in exported.values()) >= 0.8 * len(exported), exported
-    assert not [name for name, what in exported.items() if "ResNet" in name and what != "pruned"]
+    assert not [name for name, what in exported.items() if "resnet" in name and what != "pruned"]
