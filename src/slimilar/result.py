@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from torch import Tensor, nn
 
@@ -27,6 +27,10 @@ class Result:
     reconstruction: str = "none"  # how the consumers of removed channels were reconstructed
     images: Tensor | None = None  # those synthesised for calibration, if any
     latency: MeasuredLatency | None = None  # measured where the target was a latency
+    scores: Mapping[str, float] = field(
+        default_factory=dict
+    )  # of the plans compared: divergence, held-out images
+    notes: tuple[str, ...] = ()  # what "auto" decided, and why
 
     @property
     def substitute(self) -> str:
@@ -53,4 +57,5 @@ class Result:
             a, b = getattr(before, kind), getattr(after, kind)
             lines.append(f"{label}: {human(a)} -> {human(b)} (-{1 - b / max(1, a):.1%})")
         lines.append(f"threshold {self.cut.threshold:.4g}, {len(self.plan.frozen)} groups left whole")
+        lines += self.notes
         return "\n".join(lines)

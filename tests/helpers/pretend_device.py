@@ -1,19 +1,18 @@
 """A pretend accelerator in pure Python: its tensors compute on the CPU underneath, and refuse to meet CPU tensors.
 
-As CUDA does, it refuses to mix devices (numbers without axes and indices aside), to be seen by NumPy, and to draw random
-numbers from a generator of another device. As Apple's MPS does, it can refuse float64 (`without_float64`).
+As CUDA does, it refuses to mix devices (numbers without axes and indices aside), to be seen by NumPy, and to draw
+random numbers from a generator of another device. As Apple's MPS does, it can refuse float64.
 """
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_map, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_map
 from torch.utils.backend_registration import (
     _DummyBackendModule,
     _DummyDeviceGuard,
@@ -46,7 +45,9 @@ class PretendTensor(Tensor):
             raise TypeError(f"Cannot convert to {inner.dtype}: the {NAME} device does not support it")
         if State.memory is not None and inner.numel() * inner.element_size() > State.memory:
             State.refused += 1
-            raise torch.OutOfMemoryError(f"{NAME} out of memory: {inner.numel() * inner.element_size()} bytes")
+            raise torch.OutOfMemoryError(
+                f"{NAME} out of memory: {inner.numel() * inner.element_size()} bytes"
+            )
         made = Tensor._make_wrapper_subclass(
             cls, inner.size(), inner.stride(), inner.storage_offset(), dtype=inner.dtype, device=DEVICE,
             requires_grad=inner.requires_grad,
@@ -62,13 +63,18 @@ class PretendTensor(Tensor):
         return self.inner.tolist()
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         return _run(func, args, kwargs or {})
 
 
 # Where CUDA takes tensors of the CPU too.
 _CROSSING = {_aten.copy_.default, _aten._to_copy.default, _aten._copy_from.default, _aten.set_.source_Tensor}
-_INDEXING = {_aten.index.Tensor, _aten.index_put_.default, _aten.index_put.default, _aten._index_put_impl_.default}
+_INDEXING = {
+    _aten.index.Tensor,
+    _aten.index_put_.default,
+    _aten.index_put.default,
+    _aten._index_put_impl_.default,
+}
 
 
 def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:

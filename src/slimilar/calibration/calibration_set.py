@@ -13,7 +13,7 @@ from slimilar.calibration.synthesis import synthesize
 from slimilar.errors import InvalidInput
 from slimilar.utils.pytree import Example
 
-MAX_IMAGES = 1024  # no more are used
+MAX_IMAGES = 2048  # no more are used
 SYNTHESIZE = "synthesize"  # in place of images: make them from the network's batch-norm statistics
 
 Origin = Literal["none", "given", "synthesised"]

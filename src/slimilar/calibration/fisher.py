@@ -81,7 +81,8 @@ def _told(outputs: Sequence[Tensor], generator: torch.Generator) -> Tensor:
             drawn = torch.multinomial(soft.detach().softmax(1), 1, generator=generator)
             total = total + soft.log_softmax(1).gather(1, drawn).sum()
         else:
-            total = total + (out * torch.randn(out.shape, generator=generator)).sum()
+            scale = out.detach().std().clamp_min(1e-12)  # each output in its own units
+            total = total + (out / scale * torch.randn(out.shape, generator=generator)).sum()
     return total
 
 

@@ -66,8 +66,8 @@ def _entry(maker: Callable[[], Criterion], facts: Facts | None = None) -> _Entry
     return _Entry(lambda _: maker(), facts)
 
 
-# With fewer, what they span is chance, and similarity does better (benchmarks/few_images.py).
-ENOUGH_IMAGES = 32
+# With fewer, a quarter of them says nothing about the others.
+ENOUGH_IMAGES = 16
 
 _KNOWN: dict[str, _Entry] = {
     "similarity": _Entry(lambda linkage: Similarity(linkage), Similarity.facts),
@@ -119,7 +119,7 @@ def available() -> tuple[str, ...]:
 def automatic(images: int, target: TargetKind | None = None) -> str:
     """Return what "auto" stands for: `span` for a budget with enough images, else the paper's similarity.
 
-    >>> automatic(0), automatic(16), automatic(1024), automatic(1024, "threshold")
+    >>> automatic(0), automatic(15), automatic(1024), automatic(1024, "threshold")
     ('similarity', 'similarity', 'span', 'similarity')
     """
     return "span" if images >= ENOUGH_IMAGES and target != "threshold" else "similarity"

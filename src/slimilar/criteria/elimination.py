@@ -26,7 +26,7 @@ from slimilar.similarity.removal_order import NO_REPRESENTATIVE, RemovalOrder
 
 Floats = NDArray[np.float64]
 
-_EFFORT = 4e12  # FLOPs spent on measuring divergence; fewer images and widths where the network is large
+_EFFORT = 1.5e12  # FLOPs spent on measuring divergence; fewer images and widths where the network is large
 
 
 @dataclass(frozen=True)

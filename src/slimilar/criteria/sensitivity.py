@@ -9,16 +9,18 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional
 
 from slimilar.calibration import replay
 from slimilar.calibration.batches import AFFORDED
 from slimilar.calibration.consumers import ConsumerLayer, find_consumers, is_conv, patches, pixels
-from slimilar.calibration.fisher import are_class_scores, fisher_weights, temperature
+from slimilar.calibration.divergence import divergence
+from slimilar.calibration.fisher import fisher_weights
+from slimilar.calibration.holdout import hold_out
 from slimilar.calibration.program import Program
 from slimilar.criteria.base import Sight, Weights, free_units
 from slimilar.graph.groups import ChannelGroup
 from slimilar.reconstruction.channel_mixing import absorb, regression, silence
+from slimilar.reconstruction.ridge import Statistics, held_out_strength, stand_in_statistics
 from slimilar.reconstruction.solvers import (
     Elimination,
     Moments,
@@ -33,8 +35,9 @@ Ints = NDArray[np.int64]
 
 _LARGEST = 4096  # positions of a consumer whose covariance is worth holding
 _UNKNOWNS = 4608  # of a kernel that is refitted as a whole, half as many in large networks; before, channels are mixed
+_LIVE = 250_000_000  # numbers held of all images; where activations are large, some images join later
 _ROWS = 4  # patches for each unknown
-_RIDGE = 1e-3
+_CAREFUL = 1.0  # the ridge where there is no image to measure on
 
 _NOTHING = Elimination(np.empty(0, np.int64), np.empty(0))
 
@@ -74,21 +77,30 @@ class Scan:
             [s for s in self.consumers if ((s.units >= a) & (s.units < a + g.width)).any()]
             for a, g in zip(self.starts, groups, strict=True)
         ]
-        self.looked = sight.batches[: max(1, int(AFFORDED / self._whole() / len(sight.batches[0])))]
-        large = len(self.looked) < len(sight.batches)
+        parts = hold_out(sight.batches)
+        self.alone = not parts.measure  # a single image: nothing to measure on but itself
+        self.held_out = parts.measure or parts.fit
+        self.looked, self.checked = self._afforded(parts.fit, 1.0), self._afforded(self.held_out, 1 / 3)
+        large = len(self.looked) < len(parts.fit)
         self.unknowns = _UNKNOWNS // 2 if large else _UNKNOWNS
         self._plan_effort(effort)
         self.means: dict[int, Tensor] = {}
         self.covariances: dict[int, Tensor] = {}
+        self.strengths: dict[int, float] = {}  # of the ridge with which a consumer's channels are mixed
         self.heard = fisher_weights(
-            sight.program, [s.op for s in self.consumers], self.tensors, sight.batches[0], sight.seed
-        )
+            replay.resized(sight.program, len(self.looked[0])), [s.op for s in self.consumers], self.tensors,
+            self.looked[0], sight.seed,
+        )  # fmt: skip
         self.eliminations: list[Elimination] = [_NOTHING] * len(groups)
         self.kernels: dict[tuple[int, int], Refit] = {}  # (group, channels left) -> its consumer's kernel
         self._look()
         for g in range(len(groups)):
             if self.eliminations[g] is _NOTHING:
                 self.eliminations[g] = self._eliminate(g)
+
+    def _afforded(self, batches: Sequence[Tensor], share: float) -> Sequence[Tensor]:
+        """Return as many batches as one look at them may cost."""
+        return batches[: max(1, int(share * AFFORDED / self._whole() / len(batches[0])))]
 
     def _whole(self) -> int:
         """Return the FLOPs of the network as it is, for one image."""
@@ -97,40 +109,49 @@ class Scan:
     def _plan_effort(self, effort: float) -> None:
         """Choose how many images and widths the measuring can afford."""
         whole = self._whole()
-        size = len(self.sight.batches[0])
-        for widths, least in ((10, 64), (6, 64), (4, 16), (3, 0)):
+        size = len(self.held_out[0])
+        for widths, least in ((6, 64), (5, 32), (4, 16), (3, 0)):
             images = effort / (0.5 * whole * max(1, len(self.groups)) * widths)
             if images >= least:
                 break
         self.fractions = np.linspace(0, 0.95, widths + 1)[1:]
         self.images = int(np.clip(images, 8, 256)) if widths > 3 else 8
         count = max(1, self.images // size)
-        self.batches = [b[: self.images] if self.images < size else b for b in self.sight.batches[:count]]
+        self.batches = [b[: self.images] if self.images < size else b for b in self.held_out[:count]]
 
     # --- what consumers see -----------------------------------------------------------------------------------
 
     def _look(self) -> None:
         """Walk through the network; a group with one consumer is settled when that is reached."""
-        found = {s.op: Moments(len(s.units)) for s in self.consumers if len(s.units) <= _LARGEST}
-        sight, alone = self.sight, self._alone()
-        generator = torch.Generator().manual_seed(sight.seed)
-        states, position = [replay.start(sight.program, [b]) for b in self.looked], 0
+        alone = self._alone()
+        generator = torch.Generator().manual_seed(self.sight.seed)
+        fit, held_out = (_States(self.sight.program, part) for part in (self.looked, self.checked))
         for i, consumer in enumerate(self.consumers):
-            for values in states:
-                replay.run(sight.program, values, self.tensors, position, consumer.op)
-                if consumer.op in found:
-                    most = max(30 * len(consumer.units), 200_000) // len(states)
-                    found[consumer.op].add(pixels(values[consumer.value], consumer.axis, most, generator))
-            position = consumer.op
-            if consumer.op in found:
-                self.means[consumer.op], self.covariances[consumer.op] = (
-                    found[consumer.op].mean(),
-                    found[consumer.op].covariance(),
-                )
+            for states in (fit, held_out):
+                states.advance(self.tensors, consumer.op)
+            if len(consumer.units) <= _LARGEST:
+                self._mix(consumer, fit, held_out, generator)
             if consumer.op in alone:
-                self._refit(alone[consumer.op], consumer, states, generator)
-            if sight.progress is not None:
-                sight.progress("looking at activations", i + 1, len(self.consumers))
+                self._refit(alone[consumer.op], consumer, fit, held_out, generator)
+            if self.sight.progress is not None:
+                self.sight.progress("looking at activations", i + 1, len(self.consumers))
+
+    def _mix(
+        self, consumer: ConsumerLayer, fit: _States, held_out: _States, generator: torch.Generator
+    ) -> None:
+        """Note what a consumer sees, and how strong a ridge lets half of its channels stand in for the other half."""
+        seen, checked = (states.pixels(consumer, generator) for states in (fit, held_out))
+        self.means[consumer.op], self.covariances[consumer.op] = seen.mean(), seen.covariance()
+        kept, removed = torch.randperm(len(consumer.units), generator=generator).tensor_split(2)
+        if self.alone or not len(removed):
+            self.strengths[consumer.op] = _CAREFUL
+            return
+        a, b = (
+            stand_in_statistics(m.count, m.mean(), m.covariance(), kept, removed) for m in (seen, checked)
+        )
+        loud = self._kernels(consumer).diagonal()[removed]
+        nothing = torch.zeros(len(kept), len(removed), dtype=torch.float64)
+        self.strengths[consumer.op] = held_out_strength(a, b, nothing, loud)[0]
 
     def _alone(self) -> dict[int, int]:
         """Return the consumers (by operator) that are the only one of their group, and whose kernel can be refitted."""
@@ -155,20 +176,23 @@ class Scan:
         return found
 
     def _refit(
-        self, g: int, consumer: ConsumerLayer, states: Sequence[replay.Values], generator: torch.Generator
+        self, g: int, consumer: ConsumerLayer, fit: _States, held_out: _States, generator: torch.Generator
     ) -> None:
         """Settle a group at its only consumer: channels leave by what the refitted kernel loses."""
         weight = self.tensors[consumer.weight]
         taps = weight[0, 0].numel()
         free = free_units(self.groups[g])
         steps, width = len(free), len(consumer.units)
-        # no more unknowns than patches there are: until so few are left, channels are mixed
-        most = min(self.unknowns, self._places(consumer) * sum(len(b) for b in self.looked))
-        early = min(max(0, width - max(1, most // taps)), steps)
+        # a kernel of too many unknowns is not refitted as a whole: until few are left, channels are mixed
+        early = min(max(0, width - max(1, self.unknowns // taps)), steps)
         first = self._eliminate(g, early)
         left = np.setdiff1d(np.arange(width), consumer_positions(consumer, self.starts[g], first.removed))
-        mean, covariance = self._patches(consumer, torch.from_numpy(left), states, generator)
-        inside = ridge(covariance, _RIDGE)
+        seen = self._patches(consumer, torch.from_numpy(left), fit, generator)
+        mean, covariance = seen.mean(), seen.covariance()
+        checked = self._patches(consumer, torch.from_numpy(left), held_out, generator)
+        inside = ridge(
+            covariance, self._strength(consumer, torch.from_numpy(left), taps, seen, checked, generator)
+        )
         mixed, shift = self._mixed(consumer, first.removed + self.starts[g])
         kernel = mixed.index_select(1, torch.from_numpy(left)).flatten(1).T.double()
         fixed = torch.from_numpy(~np.isin(consumer.units[left] - self.starts[g], free))
@@ -190,19 +214,15 @@ class Scan:
         )
 
     def _patches(
-        self,
-        consumer: ConsumerLayer,
-        left: Tensor,
-        states: Sequence[replay.Values],
-        generator: torch.Generator,
-    ) -> tuple[Tensor, Tensor]:
-        """Return mean and covariance of the patches that a consumer sees of some channels."""
+        self, consumer: ConsumerLayer, left: Tensor, states: _States, generator: torch.Generator
+    ) -> Moments:
+        """Return the moments of the patches that a consumer sees of some channels."""
         instruction, weight = self.sight.program.instructions[consumer.op], self.tensors[consumer.weight]
         size = len(left) * weight[0, 0].numel()
         moments = Moments(size)
-        most = -(-_ROWS * size // len(states))
+        most = -(-_ROWS * size // len(states.values))
         places = self._places(consumer)
-        for values in states:
+        for values in states.values:
             x = values[consumer.value]
             if weight.ndim == 2:
                 moments.add(pixels(x, consumer.axis, most, generator).index_select(1, left))
@@ -214,7 +234,25 @@ class Scan:
                 moments.add(
                     patches(x[first : first + step], instruction, tuple(weight.shape[2:]), chosen, left)
                 )
-        return moments.mean(), moments.covariance()
+        return moments
+
+    def _strength(
+        self,
+        consumer: ConsumerLayer,
+        left: Tensor,
+        taps: int,
+        seen: Moments,
+        checked: Moments,
+        generator: torch.Generator,
+    ) -> float:
+        """Return the ridge with which half of the channels do best, on held-out images, what all of them did."""
+        chosen, gone = torch.randperm(len(left), generator=generator).tensor_split(2)
+        if self.alone or not len(gone):
+            return _CAREFUL
+        kernel = self.tensors[consumer.weight].index_select(1, left).flatten(1).T.double()
+        at = unknowns_of(chosen.sort().values, taps)
+        a, b = _reading(seen, kernel, at), _reading(checked, kernel, at)
+        return held_out_strength(a, b, kernel[at], self._heard(consumer))[0]
 
     def _places(self, consumer: ConsumerLayer) -> int:
         """Return at how many places of a image a consumer looks."""
@@ -230,7 +268,9 @@ class Scan:
         """Return a consumer's kernel in which channels stand in for those that left, and the constant."""
         weight = self.tensors[consumer.weight]
         if consumer.op in self.covariances:
-            stand_in = regression(self.means[consumer.op], self.covariances[consumer.op], _RIDGE)
+            stand_in = regression(
+                self.means[consumer.op], self.covariances[consumer.op], self.strengths[consumer.op]
+            )
         else:
             stand_in = silence
         new, shift = absorb(
@@ -258,7 +298,7 @@ class Scan:
             for s in consumers
         ]
         return backward_elimination(
-            [self.covariances[s.op] for s in consumers],
+            [ridge(self.covariances[s.op], self.strengths[s.op]) for s in consumers],
             [self._kernels(s) for s in consumers],
             units,
             group.width,
@@ -314,14 +354,34 @@ class Scan:
         return divergence([values[v] for v in program.outputs], wanted)
 
 
-def divergence(given: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
-    """Return how far outputs are from the original's: KL of softened answers, else relative squared error."""
-    total = 0.0
-    for a, b in zip(given, wanted, strict=True):
-        if are_class_scores(b):
-            heat = temperature(b)
-            p, q = ((scores / heat).log_softmax(1) for scores in (a, b))
-            total += heat**2 * float(functional.kl_div(p, q, log_target=True, reduction="batchmean"))
-        elif b.is_floating_point():
-            total += float((a - b).square().sum() / b.square().sum().clamp_min(1e-12))
-    return total if np.isfinite(total) else 1e6
+class _States:
+    """Images on their way through the network, in batches of one size; where activations are large, some wait."""
+
+    def __init__(self, program: Program, batches: Sequence[Tensor]) -> None:
+        self.program = replay.resized(program, len(batches[0]))
+        self.values = [replay.start(self.program, [batches[0]])]
+        self._waiting, self._position = list(batches[1:]), 0
+
+    def advance(self, tensors: replay.Tensors, op: int) -> None:
+        """Run all of them up to an operator; those that waited join where there is room for them."""
+        for values in self.values:
+            replay.run(self.program, values, tensors, self._position, op)
+        self._position = op
+        live = sum(t.numel() for t in self.values[0].values())
+        while self._waiting and (len(self.values) + 1) * live <= _LIVE:
+            self.values.append(replay.start(self.program, [self._waiting.pop(0)]))
+            replay.run(self.program, self.values[-1], tensors, 0, op)
+
+    def pixels(self, consumer: ConsumerLayer, generator: torch.Generator) -> Moments:
+        """Return the moments of the channels that a consumer sees."""
+        moments = Moments(len(consumer.units))
+        most = max(30 * len(consumer.units), 200_000) // len(self.values)
+        for values in self.values:
+            moments.add(pixels(values[consumer.value], consumer.axis, most, generator))
+        return moments
+
+
+def _reading(seen: Moments, kernel: Tensor, at: Tensor) -> Statistics:
+    """Return the statistics with which some unknowns are fitted to what a kernel makes of all."""
+    mean, covariance = seen.mean(), seen.covariance()
+    return Statistics(seen.count, mean[at], mean @ kernel, covariance[at][:, at], covariance[at] @ kernel)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from torch import Tensor, nn
 
@@ -26,6 +26,8 @@ from slimilar.utils.checks import check_positive_integer
 from slimilar.utils.modules import named_tensors
 from slimilar.utils.pytree import Example
 
+Streams = Residual | Literal["auto"]  # "auto": streams too, where a criterion measures what that costs
+
 
 @dataclass(frozen=True)
 class AnalysisOptions:
@@ -33,14 +35,14 @@ class AnalysisOptions:
 
     criterion: Criterion | str = "similarity"
     linkage: Linkage = "average"
-    residual: Residual = "inner"
+    residual: Streams = "inner"
     exclude: tuple[str | nn.Module, ...] = ()
     min_channels: int = 1
 
     def __post_init__(self) -> None:
-        if self.residual not in ("inner", "select", "joint"):
+        if self.residual not in ("inner", "select", "joint", "auto"):
             raise InvalidInput(
-                Option("residual"), f' must be "inner", "select" or "joint", got {self.residual!r}'
+                Option("residual"), f' must be "inner", "select", "joint" or "auto", got {self.residual!r}'
             )
         check_positive_integer(self.min_channels, "min_channels")
         self.made()
@@ -48,6 +50,13 @@ class AnalysisOptions:
     def made(self) -> Criterion:
         """Return the criterion."""
         return make(self.criterion, self.linkage)
+
+    @property
+    def streams(self) -> Residual:
+        """What "auto" stands for: damage that is measured tells whether stream channels or inner ones cost less."""
+        if self.residual != "auto":
+            return self.residual
+        return "joint" if self.made().name == "span" else "inner"
 
     @property
     def facts(self) -> Facts:
@@ -69,7 +78,7 @@ def analyze(
     calibration: Any = None,
     labels: Tensor | None = None,
     linkage: Linkage = "average",
-    residual: Residual = "inner",
+    residual: Streams = "inner",
     exclude: Iterable[str | nn.Module] = (),
     min_channels: int = 1,
     seed: int = 0,
@@ -107,13 +116,14 @@ def plan_of(
     options: AnalysisOptions,
     images: CalibrationSet,
     progress: Progress | None = None,
+    structure: Structure | None = None,
 ) -> Plan:
-    """Return the plan of a model whose inputs are checked."""
+    """Return the plan of a model whose inputs are checked; its structure may be known from another plan."""
     excluded = excluded_modules(model, options.exclude)
     tensors = named_tensors(model)
     check_finite(model, tensors)
     options.check_needs(model, bool(images), images.labels is not None)
-    structure = find_structure(model, example, options.residual)
+    structure = structure or find_structure(model, example, options.streams)
     costs = cost_model(structure.trace, structure.grouping)
     sight = _sight(model, example, structure, costs, images, progress) if images else None
     weights = Weights(tensors, sight, phases_of(model))

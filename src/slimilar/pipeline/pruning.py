@@ -9,11 +9,11 @@ from typing import Any
 from torch import Tensor, nn
 
 from slimilar.calibration.calibration_set import Progress, calibration_set
-from slimilar.criteria import Criterion, automatic
+from slimilar.criteria import Criterion
 from slimilar.deploy.runtimes import check_engine
-from slimilar.graph.groups import Residual
-from slimilar.pipeline.analysis import AnalysisOptions, check_early, plan_of
+from slimilar.pipeline.analysis import AnalysisOptions, Streams, check_early, plan_of
 from slimilar.pipeline.application import apply, check_reconstruction
+from slimilar.pipeline.automatic import Decision, decide
 from slimilar.pipeline.checks import check_inputs, listed
 from slimilar.planning.budgets import Budget
 from slimilar.planning.target import PruningTarget
@@ -40,7 +40,7 @@ def prune(
     calibration: Any = None,
     labels: Tensor | None = None,
     linkage: Linkage = "average",
-    residual: Residual = "inner",
+    residual: Streams = "inner",
     exclude: Iterable[str | nn.Module] = (),
     min_channels: int = 1,
     runtime: str = "pytorch",
@@ -55,11 +55,13 @@ def prune(
     as "4.4G"), a `latency` measured here with a `runtime` (a share, or a time such as "12ms"), a `ratio` of channels
     that every layer loses, a `quantile` of all channels. `round_to=8` keeps widths at multiples of 8.
 
-    `calibration` is a tensor of unlabelled images, an iterable of batches, or "synthesize". With 32 images or more
-    and a budget, criterion "auto" chooses the channels whose removal changes the network's output least; otherwise
-    the paper's similarity. Reconstruction "auto" then fits the consumers of removed channels: by least squares to the
-    images (and to their horizontal flips, if the network's outputs for both agree), or, without images, to the
-    statistics that batch norms and filters imply. `substitute` is the earlier name of `reconstruction`.
+    `calibration` is a tensor of unlabelled images, an iterable of batches, or "synthesize". With 16 images or more
+    and a budget, criterion "auto" chooses the channels whose removal changes the network's output least, unless a plain
+    criterion at the same cost does better on held-out images (`Result.scores`); otherwise the paper's similarity.
+    Reconstruction "auto" then fits the consumers of removed channels: by least squares to the images (and to their
+    horizontal flips, if the network's outputs for both agree), or, without images, to the statistics that batch norms
+    and filters imply. `substitute` is the earlier name of `reconstruction`.
+    `residual="auto"` lets a budget take channels of residual streams too, where held-out images say that it costs less.
 
     >>> import torch
     >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3))
@@ -80,10 +82,14 @@ def prune(
     )
     check_early(model, options, calibration)
     images = calibration_set(calibration, labels, example, model=model, seed=seed, progress=progress)
-    if criterion == "auto":
-        options = replace(options, criterion=automatic(len(images), target.kind))
-    plan = plan_of(model, example, options, images, progress)
-    return apply(
-        model, example, plan, target, reconstruction=method, calibration=images, runtime=runtime, verify=verify,
-        seed=seed, progress=progress,
+    decision = (
+        decide(model, example, options, target, method, images, progress)
+        if criterion == "auto"
+        else Decision(plan_of(model, example, options, images, progress), images)
+    )
+    result = apply(
+        model, example, decision.plan, target, reconstruction=method, calibration=decision.images, runtime=runtime,
+        verify=verify, seed=seed, progress=progress,
     )  # fmt: skip
+    synthesised = images.images if images.origin == "synthesised" else None
+    return replace(result, images=synthesised, scores=decision.scores, notes=decision.notes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from warnings import warn
 
@@ -94,6 +94,7 @@ def substituted(
     program, data = program_for(model, example, plan.structure, data)
     batches = data.batches
     settings = settings or settings_for(plan, sum(map(len, batches)), seed)
+    settings = replace(settings, distinct=max(1, len(batches)))
     if settings.mirror and batches:
         batches = with_flips(batches, program, named_tensors(model))
     report = None if progress is None else lambda i, n: progress("reconstructing", i, n)

@@ -20,15 +20,18 @@ from slimilar.calibration import replay
 from slimilar.calibration.consumers import ConsumerLayer, is_conv, pixels
 from slimilar.calibration.fisher import fisher_weights
 from slimilar.calibration.program import Held, Program
-from slimilar.reconstruction.channel_mixing import absorb, regression
-from slimilar.reconstruction.patches import HELD, PAIRED, Samples, draw, fit
+from slimilar.reconstruction.channel_mixing import StandIn, absorb, regression
+from slimilar.reconstruction.patches import HELD, PAIRED, Samples, draw, fit, held_out_rows, image_numbers
+from slimilar.reconstruction.ridge import held_out_strength, merged, stand_in_statistics
 from slimilar.reconstruction.solvers import Moments
 from slimilar.reconstruction.targets import Pair, scale_of, target_of
 
 Kept = NDArray[np.bool_]
 
 _AHEAD = 110_000_000  # numbers that the original wrote ahead of the pruned network, of all batches
+LIVE = 400_000_000  # numbers that both versions hold; where activations are large, some images join later
 _PASSES = 32  # multiply-adds that one look at an output is worth: it is memory that takes the time
+_CAREFUL = 1.0  # the ridge where a single image leaves nothing to measure on
 LARGEST = 6000  # unknowns of one output channel; beyond, only channels are mixed and kernels keep their shape
 
 
@@ -37,7 +40,7 @@ class Settings:
     """How to fit."""
 
     form: str = "patch"  # "patch": whole kernels; "mix": one matrix between channels
-    ridge: float = 1e-3
+    ridge: float | None = None  # times the mean variance; without it, by held-out images
     rows: int = 8  # samples for each unknown, at least, where there are as many
     effort: float = 3e10  # multiply-adds that more samples than that may cost at each consumer
     seed: int = 0
@@ -46,8 +49,9 @@ class Settings:
     choose: str = (
         "sums"  # who chooses again which channels it reads: "none", "sums" (residual branches), "all"
     )
+    distinct: int = 1 << 30  # batches; those behind are horizontal flips of the first ones
     mirror: bool = True  # show horizontal flips too, if the network takes them for the same
-    polish: bool = True  # fit consumers that lose no channel too, once what they read has drifted
+    polish: bool = False  # fit consumers that lose no channel too, once what they read has drifted
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,17 +108,30 @@ def substitute_linear(
     if exchange.spare.any():
         network.heard = fisher_weights(program, [s.op for s in consumers], tensors, batches[0], settings.seed)
     touched = [s for s in consumers if settings.polish or not _stays(s, kept).all()]
-    pairs = [Pair(values, dict(values)) for values in (replay.start(program, [b]) for b in batches)]
-    position = 0
+    pairs, waiting, position = [_pair(program, batches[0])], list(batches[1:]), 0
     with torch.no_grad():
         for i, consumer in enumerate(touched):
             for pair in pairs:
                 _advance(program, network, pair, position, consumer.op)
             position = consumer.op
+            while waiting and (len(pairs) + 1) * _live(pairs[0]) <= LIVE:
+                pairs.append(_pair(program, waiting.pop(0)))
+                _advance(program, network, pairs[-1], 0, position)
             _fit(program, network, pairs, consumer, exchange, settings)
             if progress is not None:
                 progress(i + 1, len(touched))
     return network
+
+
+def _pair(program: Program, batch: Tensor) -> Pair:
+    values = replay.start(program, [batch])
+    return Pair(values, dict(values))
+
+
+def _live(pair: Pair) -> int:
+    """Return how many numbers both versions hold of one batch."""
+    held = {id(t): t.numel() for values in (pair.original, pair.pruned) for t in values.values()}
+    return sum(held.values())
 
 
 def _stays(consumer: ConsumerLayer, kept: Kept) -> Kept:
@@ -206,7 +223,7 @@ def _fit_patches(
     each = -(-min(rows, HELD // size, PAIRED // (size + 2 * outputs)) // len(pairs))
 
     samples = Samples((each + len(pairs[0].pruned[consumer.value])) * len(pairs))
-    for pair in pairs:
+    for number, pair in enumerate(pairs):
         target = target_of(
             program,
             consumer,
@@ -219,13 +236,15 @@ def _fit_patches(
         if target.plain.numel() * len(pairs) <= _AHEAD:  # else it is made again when its turn comes
             pair.original[program.instructions[consumer.op].outputs[0]] = target.plain
         x = pair.pruned[consumer.value]
-        draw(samples, program, consumer, x, candidates, target, shape, each, conv, generator)
+        numbers = image_numbers(number, min(settings.distinct, len(pairs)), len(x))
+        draw(samples, program, consumer, x, candidates, target, shape, each, conv, generator, numbers)
     prior = weight.index_select(1, candidates).reshape(outputs, -1).T.double()
     scale = torch.ones(1) if consumer.norm is None else scale_of(program, network.original, consumer.norm)
     heard = network.heard.get(consumer.op, torch.ones(outputs))
     found = fit(
         samples, prior, taps, settings.ridge, heard, torch.where(scale < 0, -1.0, 1.0), int(seats.stays.sum()),
         torch.from_numpy(seats.fixed)[candidates], settings.steps,
+        torch.from_numpy(np.flatnonzero(seats.stays[candidates.numpy()])),
     )  # fmt: skip
     chosen = candidates[found.chosen]
     new = torch.zeros_like(weight)
@@ -248,10 +267,37 @@ def _fit_mixing(
 ) -> tuple[Tensor, Tensor]:
     """One matrix between channels: every removed channel is a combination of the kept ones."""
     generator = torch.Generator().manual_seed(settings.seed + consumer.op)
-    moments = Moments(len(consumer.units))
-    for pair in pairs:
-        moments.add(pixels(pair.pruned[consumer.value], consumer.axis, 100_000 // len(pairs), generator))
-    return absorb(weight, consumer, stays, regression(moments.mean(), moments.covariance(), settings.ridge))
+    parts = Moments(len(consumer.units)), Moments(len(consumer.units))  # fitted to, and held out
+    for number, pair in enumerate(pairs):
+        x = pair.pruned[consumer.value]
+        held = held_out_rows(image_numbers(number, min(settings.distinct, len(pairs)), len(x)))
+        for part, chosen in zip(parts, (~held, held), strict=True):
+            if bool(chosen.any()):
+                most = 100_000 * int(chosen.sum()) // (len(pairs) * len(x))
+                part.add(pixels(x[chosen], consumer.axis, most, generator))
+    return absorb(weight, consumer, stays, _regression(parts, weight, consumer, stays, settings.ridge))
+
+
+def _regression(
+    parts: tuple[Moments, Moments],
+    weight: Tensor,
+    consumer: ConsumerLayer,
+    stays: Kept,
+    strength: float | None,
+) -> StandIn:
+    """Return stand-ins by ridge regression on all samples; its strength is given, or by the held-out part."""
+    fit, held_out = parts
+    if not held_out.count:
+        return regression(fit.mean(), fit.covariance(), _CAREFUL if strength is None else strength)
+    kept, removed = (torch.from_numpy(np.flatnonzero(stays == s)) for s in (True, False))
+    if strength is None and len(kept) and len(removed):
+        both = [stand_in_statistics(m.count, m.mean(), m.covariance(), kept, removed) for m in parts]
+        loud = weight.double().movedim(1, 0).flatten(1).square().sum(1)
+        heard = loud[torch.from_numpy(consumer.weight_index)[removed]]
+        zeros = torch.zeros(len(kept), len(removed), dtype=torch.float64)
+        strength = held_out_strength(both[0], both[1], zeros, heard)[0]
+    mean, covariance = merged(fit, held_out)
+    return regression(mean, covariance, _CAREFUL if strength is None else strength)
 
 
 def install(

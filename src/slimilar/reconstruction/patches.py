@@ -18,7 +18,14 @@ from torch import Tensor
 
 from slimilar.calibration.consumers import ConsumerLayer, at_places, patches
 from slimilar.calibration.program import Program
-from slimilar.reconstruction.solvers import Moments, block_elimination, unknowns_of
+from slimilar.reconstruction.ridge import (
+    Statistics,
+    held_out_error,
+    held_out_strength,
+    leave_one_out_strength,
+    pooled,
+)
+from slimilar.reconstruction.solvers import Moments, block_elimination, positive_definite, unknowns_of
 from slimilar.reconstruction.solvers import level as level_of
 from slimilar.reconstruction.targets import ReconstructionTarget
 
@@ -26,6 +33,9 @@ HELD = 80_000_000  # numbers of what one consumer sees that are held at a time
 PAIRED = 2 * HELD  # and of that together with what it should write, and where the ReLU behind it opens
 
 _PIECE = 4096  # samples
+_EVERY = 4  # one image of so many is held out while the ridge is chosen
+_ALONE = 2048  # samples, one an image, for which leaving each out is affordable
+_CAREFUL = 1.0  # the ridge where a single image leaves nothing to measure on
 
 
 class Samples:
@@ -38,10 +48,13 @@ class Samples:
     def __init__(self, most: int) -> None:
         self._most, self._count = most, 0
         self._held: list[Tensor | None] = []
+        self._images = torch.zeros(most, dtype=torch.int64)
 
-    def add(self, x: Tensor, y: Tensor, level: Tensor | None) -> None:
-        """Take in some rows."""
+    def add(self, x: Tensor, y: Tensor, level: Tensor | None, images: Tensor | None = None) -> None:
+        """Take in some rows, and the numbers of the images they are from; each is of its own without them."""
         parts = (x, y, level)
+        own = torch.arange(self._count, self._count + len(x))
+        self._images[self._count : self._count + len(x)] = own if images is None else images
         if not self._held:
             self._held = [None if p is None else p.new_empty(self._most, p.shape[1]) for p in parts]
         end = self._count + len(x)
@@ -52,6 +65,11 @@ class Samples:
             else:
                 room[self._count : end] = part
         self._count = end
+
+    @property
+    def images(self) -> Tensor:
+        """The number of the image that every row is from."""
+        return self._images[: self._count]
 
     def all(self) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return all x, y and levels."""
@@ -73,12 +91,20 @@ class Fit:
 def draw(
     samples: Samples, program: Program, consumer: ConsumerLayer, x: Tensor, channels: Tensor,
     target: ReconstructionTarget, taps: tuple[int, ...], most: int, conv: bool, generator: torch.Generator,
+    numbers: Tensor | None = None,
 ) -> None:  # fmt: skip
-    """Add samples of one batch, of some channels, at most so many (at least one of every image)."""
+    """Add samples of one batch, of some channels, at most so many (at least one of every image).
+
+    `numbers` are those of the batch's images (see `image_numbers`).
+    """
+    numbers = torch.arange(len(x)) if numbers is None else numbers
     if not conv:
         rows = x.movedim(consumer.axis, -1).flatten(0, -2)
         pick = torch.randperm(len(rows), generator=generator)[:most]
-        samples.add(rows[pick].index_select(1, channels), *target.at(lambda t: t.flatten(0, -2)[pick]))
+        images = numbers[pick // (len(rows) // len(x))]
+        samples.add(
+            rows[pick].index_select(1, channels), *target.at(lambda t: t.flatten(0, -2)[pick]), images
+        )
         return
     places = int(np.prod(target.plain.shape[2:]))
     each = max(1, min(places, -(-most // len(x))))
@@ -87,7 +113,27 @@ def draw(
         some = slice(first, first + step)
         chosen = torch.randperm(places, generator=generator)[:each]
         seen = patches(x[some], program.instructions[consumer.op], taps, chosen, channels)
-        samples.add(seen, *target.at(partial(_some_of, some=some, places=chosen)))
+        images = numbers[some].repeat_interleave(len(chosen))
+        samples.add(seen, *target.at(partial(_some_of, some=some, places=chosen)), images)
+
+
+def image_numbers(batch: int, distinct: int, size: int) -> Tensor:
+    """Return the numbers of a batch's images; batches from `distinct` on are horizontal flips of the first ones.
+
+    Of every four numbers the last is held out. With four batches or more, that is every fourth batch as a whole.
+
+    >>> image_numbers(5, 8, 3).tolist(), image_numbers(13, 8, 3).tolist(), image_numbers(1, 2, 3).tolist()
+    ([13, 17, 21], [13, 17, 21], [3, 4, 5])
+    """
+    batch %= distinct
+    if distinct < _EVERY:
+        return batch * size + torch.arange(size)
+    return (batch // _EVERY * size + torch.arange(size)) * _EVERY + batch % _EVERY
+
+
+def held_out_rows(images: Tensor) -> Tensor:
+    """Tell for every row, by the number of its image, whether it is held out."""
+    return images % _EVERY == _EVERY - 1
 
 
 def _some_of(images: Tensor, some: slice, places: Tensor) -> Tensor:
@@ -95,29 +141,37 @@ def _some_of(images: Tensor, some: slice, places: Tensor) -> Tensor:
 
 
 def fit(
-    samples: Samples, prior: Tensor, taps: int, strength: float, weight: Tensor, sign: Tensor,
-    width: int | None, fixed: Tensor, steps: int,
+    samples: Samples, prior: Tensor, taps: int, strength: float | None, weight: Tensor, sign: Tensor,
+    width: int | None, fixed: Tensor, steps: int, likely: Tensor | None = None,
 ) -> Fit:  # fmt: skip
-    """Fit a kernel; with `width`, only so many channels of `taps` unknowns each are read, chosen by elimination."""
+    """Fit a kernel; with `width`, only so many channels of `taps` unknowns each are read, chosen by elimination.
+
+    The ridge is `strength` times the mean variance; without it, what held-out images say is best on the `likely`
+    channels.
+    """
     size = len(prior)
-    moments = Moments(size, prior.shape[1])
     x, y, level = samples.all()
-    for some in zip(x.split(_PIECE), y.split(_PIECE), strict=True):
-        moments.add(*some)
-    inside = moments.covariance()
-    strength = level_of(inside, strength)
-    inside.diagonal().add_(strength)
-    cross = moments.cross() + strength * prior
-    chosen = torch.arange(size // taps)
-    if width is not None and width < len(chosen):
-        chosen = block_elimination(inside, cross, taps, weight, width, fixed).left
+    channels = torch.arange(size // taps)
+    likely = channels if likely is None else likely
+    exchange = width is not None and width < len(channels)
+    choice = Choice(taps, weight, width or len(channels), fixed, likely)
+    if strength is None:
+        seen, strength, exchange = _judged(samples, prior, choice, exchange)
+    else:
+        seen = _statistics(x, y, torch.ones(len(x), dtype=torch.bool))
+    inside = seen.covariance
+    strength = positive_definite(inside, level_of(inside, strength))
+    cross = seen.cross + strength * prior
+    chosen = channels if width is None else likely
+    if exchange:
+        chosen = choice.eliminated(inside, cross)
     unknowns = unknowns_of(chosen, taps)
     if len(unknowns) < size:
         inside = inside[unknowns][:, unknowns]
     factor = torch.linalg.cholesky(inside)
     kernel = torch.cholesky_solve(cross[unknowns], factor)
-    centre = moments.mean()[unknowns]
-    constant = moments.mean_beside() - centre @ kernel
+    centre = seen.mean[unknowns]
+    constant = seen.target - centre @ kernel
     if steps and level is not None:
         _open(y, level, sign)
         pieces = [
@@ -128,6 +182,69 @@ def fit(
             pieces, kernel, constant, centre, prior[unknowns], strength, factor, sign, steps
         )
     return Fit(kernel, constant, chosen)
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """Which channels, of `taps` unknowns each, a kernel may read: `width` of them, the `fixed` ones in any case.
+
+    The `likely` ones are those that were chosen before. Outputs count by `weight`.
+    """
+
+    taps: int
+    weight: Tensor
+    width: int
+    fixed: Tensor
+    likely: Tensor
+
+    def eliminated(self, inside: Tensor, cross: Tensor) -> Tensor:
+        """Return the channels that backward elimination leaves."""
+        return block_elimination(inside, cross, self.taps, self.weight, self.width, self.fixed).left
+
+
+def _judged(
+    samples: Samples, prior: Tensor, choice: Choice, exchange: bool
+) -> tuple[Statistics, float, bool]:
+    """Return the statistics of all samples, the ridge that errs least on held-out images, and whether to exchange.
+
+    Channels are exchanged only where those that elimination finds on the fitted images err less on the others.
+    """
+    x, y, _ = samples.all()
+    fitted = ~held_out_rows(samples.images)
+    everything, at = torch.ones_like(fitted), unknowns_of(choice.likely, choice.taps)
+    if len(x) <= _ALONE and len(samples.images.unique()) == len(x) > 1:
+        strength = leave_one_out_strength(x[:, at], y, prior[at], choice.weight)
+        return _statistics(x, y, everything), strength, False
+    if not bool(fitted.any()) or bool(fitted.all()):  # too few images to tell
+        return _statistics(x, y, everything), _CAREFUL, False
+    fit, held_out = _statistics(x, y, fitted), _statistics(x, y, ~fitted)
+    strength, error = held_out_strength(fit.only(at), held_out.only(at), prior[at], choice.weight)
+    if exchange:
+        exchange = _exchanged_error(fit, held_out, prior, choice, strength) < error
+    together = pooled(fit, held_out)
+    return together, strength * fit.count / together.count, exchange
+
+
+def _exchanged_error(
+    fit: Statistics, held_out: Statistics, prior: Tensor, choice: Choice, strength: float
+) -> float:
+    """Return the held-out error of the kernel on those channels that elimination finds on the fitted images."""
+    amount = level_of(fit.covariance, strength)
+    inside = fit.covariance.clone()
+    inside.diagonal().add_(amount)
+    at = unknowns_of(choice.eliminated(inside, fit.cross + amount * prior), choice.taps)
+    return held_out_error(fit.only(at), held_out.only(at), prior[at], choice.weight, strength)
+
+
+def _statistics(x: Tensor, y: Tensor, chosen: Tensor) -> Statistics:
+    """Return the statistics of some rows."""
+    moments = Moments(x.shape[1], y.shape[1])
+    for xs, ys, some in zip(x.split(_PIECE), y.split(_PIECE), chosen.split(_PIECE), strict=True):
+        if bool(some.all()):
+            moments.add(xs, ys)
+        elif bool(some.any()):
+            moments.add(xs[some], ys[some])
+    return Statistics.of(moments)
 
 
 @dataclass(frozen=True, eq=False)

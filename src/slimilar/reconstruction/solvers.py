@@ -108,6 +108,22 @@ def ridge(covariance: Tensor, strength: float = RIDGE) -> Tensor:
     return found
 
 
+def positive_definite(covariance: Tensor, amount: float) -> float:
+    """Add an amount to the diagonal, in place, more where rounding asks for it; return what was added.
+
+    >>> matrix = torch.zeros(2, 2, dtype=torch.float64)
+    >>> positive_definite(matrix, 0.5), matrix.diagonal().tolist()
+    (0.5, [0.5, 0.5])
+    """
+    covariance.diagonal().add_(amount)
+    for _ in range(16):
+        if not int(torch.linalg.cholesky_ex(covariance).info):
+            break
+        covariance.diagonal().add_(9 * amount)
+        amount *= 10
+    return amount
+
+
 def mixing(covariance: Tensor, kept: Tensor, removed: Tensor, strength: float = RIDGE) -> Tensor:
     r"""Return the best linear stand-in of each removed channel: $M = \Sigma_{RK} (\Sigma_{KK} + \lambda I)^{-1}$.
 

@@ -1,0 +1,55 @@
+"""How far a network's outputs are from the original's, whatever they are: class scores, dense maps, numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from slimilar.calibration.fisher import are_class_scores, temperature
+
+_WORST = 1e6  # in place of what is not finite
+_TINY = 1e-12
+
+
+def divergence(given: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
+    r"""Return how much of what the original's outputs say is lost, summed over outputs; 0 is nothing.
+
+    Each output counts in its own units. Class scores: the KL divergence of softened answers p from the original's q,
+    relative to what q says at all, $E[KL(q \Vert p)] / E[KL(q \Vert \bar q)]$ with $\bar q$ the mean answer. Others:
+    the squared error relative to the variance around the mean of each channel.
+
+    >>> maps = torch.tensor([[[0.0, 2.0]]])
+    >>> divergence([maps + 1], [maps]), divergence([maps, maps], [maps, maps])
+    (1.0, 0.0)
+    """
+    total = 0.0
+    for a, b in zip(given, wanted, strict=True):
+        if are_class_scores(b):
+            total += _of_scores(a, b)
+        elif b.is_floating_point():
+            total += float((a - b).square().sum() / _spread(b).clamp_min(_TINY))
+    return total if np.isfinite(total) else _WORST
+
+
+def _of_scores(given: Tensor, wanted: Tensor) -> float:
+    heat = temperature(wanted)
+    p, q = ((scores.double() / heat).log_softmax(1) for scores in (given, wanted))
+    mean = q.logsumexp(0, keepdim=True) - float(np.log(len(q)))
+    said = _kl(mean.expand_as(q), q) if len(q) > 1 else 1.0
+    return _kl(p, q) / max(said, _TINY)
+
+
+def _kl(p: Tensor, q: Tensor) -> float:
+    return float(functional.kl_div(p, q, log_target=True, reduction="batchmean"))
+
+
+def _spread(output: Tensor) -> Tensor:
+    """Return the summed squares around the mean of each channel, or of all numbers where there is one of each."""
+    axes = [a for a in range(output.ndim) if a != 1] if output.ndim > 2 else list(range(output.ndim))
+    centred = output - output.mean(axes, keepdim=True)
+    found = centred.square().sum()
+    return found if bool(found > 0) else torch.as_tensor(output.square().sum())

@@ -1,0 +1,88 @@
+"""What criterion "auto" does: it measures where it can, compares with plain plans, and says what it chose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+
+from torch import nn
+
+from slimilar.calibration.calibration_set import CalibrationSet, Progress
+from slimilar.criteria import ENOUGH_IMAGES, automatic
+from slimilar.errors import NothingToPrune, UnreachableBudget
+from slimilar.pipeline.analysis import AnalysisOptions, plan_of
+from slimilar.pipeline.candidates import ALTERNATIVES, Candidate, best, held_out_scores
+from slimilar.planning.plan import Plan
+from slimilar.planning.target import COSTS, PruningTarget
+from slimilar.reconstruction.apply import bias_cost, settle
+from slimilar.reconstruction.methods import LINEAR, Reconstruction
+from slimilar.utils.pytree import Example
+
+
+@dataclass(frozen=True, eq=False)
+class Decision:
+    """A plan, the images to reconstruct with, and why: the divergence of each candidate on held-out images."""
+
+    plan: Plan
+    images: CalibrationSet
+    scores: Mapping[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def decide(
+    model: nn.Module,
+    example: Example,
+    options: AnalysisOptions,
+    target: PruningTarget,
+    method: str,
+    images: CalibrationSet,
+    progress: Progress | None = None,
+) -> Decision:
+    """Return the plan that does best on held-out images; with too few images, one that needs none."""
+    notes: tuple[str, ...] = ()
+    if 0 < len(images) < ENOUGH_IMAGES:
+        images, notes = CalibrationSet(seed=images.seed), (_too_few(len(images)),)
+    options = replace(options, criterion=automatic(len(images), target.kind))
+    plan = plan_of(model, example, options, images, progress)
+    compares = options.criterion == "span" and target.kind in (*COSTS, "ratio") and plan.groups
+    if not compares or settle(method, model, example, plan) not in (LINEAR, Reconstruction.LEAST_SQUARES):
+        return Decision(plan, images, notes=notes)
+
+    def candidate(name: str, plan: Plan) -> Candidate:
+        reserve = bias_cost(model, example, plan, target.kind)
+        return Candidate(name, plan, plan.cut(replace(target, reserve=reserve)))
+
+    def attempt(name: str, other: AnalysisOptions) -> list[Candidate]:
+        known = plan.structure if other.streams == options.streams else None
+        return _reachable(lambda: candidate(name, plan_of(model, example, other, images, structure=known)))
+
+    found = [candidate("span", plan)]
+    if options.residual == "auto":
+        found += attempt("span, inner channels", replace(options, residual="inner"))
+    for name in ALTERNATIVES:
+        found += attempt(name, replace(options, criterion=name))
+    found += [replace(c, name=f"{c.name}, data-free", fitted=False) for c in found if c.name == "similarity"]
+    scores = held_out_scores(model, example, found, images, progress)
+    chosen = next(c for c in found if c.name == best(scores))
+    used = images if chosen.fitted else CalibrationSet(seed=images.seed)
+    return Decision(chosen.plan, used, scores, (_told(chosen.name, scores),))
+
+
+def _reachable(make: Callable[[], Candidate]) -> list[Candidate]:
+    """Return a candidate, or none where its criterion has no order for the layers or cannot reach the budget."""
+    try:
+        return [make()]
+    except (NothingToPrune, UnreachableBudget):
+        return []
+
+
+def _too_few(amount: int) -> str:
+    return (
+        f"{amount} images are too few to fit to some and measure on others, so none was used: "
+        f"pass {ENOUGH_IMAGES} or more"
+    )
+
+
+def _told(name: str, scores: Mapping[str, float]) -> str:
+    listed = ", ".join(f"{other} {score:.4f}" for other, score in scores.items())
+    return f"chosen on held-out images: {name} (divergence from the original: {listed})"

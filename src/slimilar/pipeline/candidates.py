@@ -1,0 +1,91 @@
+"""Never worse than simple: plans at the same cost, compared on images that none of them was fitted to.
+
+Each candidate's consumers are fitted to three quarters of some images, and the divergence from the original is measured
+on the last quarter. The one with the least is carried out with all images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from slimilar.calibration.calibration_set import CalibrationSet, Progress
+from slimilar.calibration.divergence import divergence
+from slimilar.calibration.holdout import even_batches, hold_out
+from slimilar.planning.cut import Cut
+from slimilar.planning.plan import Plan
+from slimilar.reconstruction.apply import substituted
+from slimilar.reconstruction.least_squares import Settings
+from slimilar.utils.pytree import Example, tensors_in
+
+ALTERNATIVES = ("magnitude-l2", "similarity")  # plain criteria that "auto" has to beat
+_COMPARED = 128  # images, of which a quarter is measured on
+_MARGIN = 0.98  # an alternative must be better than noise
+
+
+@dataclass(frozen=True, eq=False)
+class Candidate:
+    """A way to prune; `fitted` says whether consumers are fitted to images or reconstructed without data."""
+
+    name: str
+    plan: Plan
+    cut: Cut
+    fitted: bool = True
+
+
+def held_out_scores(
+    model: nn.Module,
+    example: Example,
+    candidates: Sequence[Candidate],
+    images: CalibrationSet,
+    progress: Progress | None = None,
+) -> dict[str, float]:
+    """Return for every candidate the divergence from the original on held-out images."""
+    seed, parts = images.seed, hold_out(_some(images))
+    fit = torch.cat(parts.fit)
+    settings = Settings(seed=seed, steps=0, effort=3e9, mirror=False, choose="none")
+    wanted = [_outputs(model, batch) for batch in parts.measure]
+    found = {}
+    for i, candidate in enumerate(candidates):
+        calibration = fit if candidate.fitted else None
+        made = substituted(
+            model, example, candidate.plan, candidate.cut, "linear", calibration, seed, None, settings
+        )
+        given = [_outputs(made.model, batch) for batch in parts.measure]
+        gaps = [divergence(a, b) for a, b in zip(given, wanted, strict=True)]
+        found[candidate.name] = sum(gaps) / len(gaps)
+        if progress is not None:
+            progress("comparing plans", i + 1, len(candidates))
+    return found
+
+
+def _some(images: CalibrationSet) -> list[Tensor]:
+    """Return batches of some of the images, taken evenly."""
+    count = len(images)
+    assert images.images is not None
+    chosen = torch.linspace(0, count - 1, min(count, _COMPARED)).round().long()
+    return even_batches(images.images[chosen], images.batch_size)
+
+
+def best(scores: Mapping[str, float]) -> str:
+    """Return the first candidate, unless another one is better by more than noise.
+
+    >>> best({"span": 0.20, "similarity": 0.199}), best({"span": 0.20, "similarity": 0.10})
+    ('span', 'similarity')
+    """
+    first = next(iter(scores))
+    least = min(scores, key=lambda name: scores[name])
+    return least if scores[least] < _MARGIN * scores[first] else first
+
+
+def _outputs(model: nn.Module, batch: Tensor) -> list[Tensor]:
+    training = model.training
+    model.eval()
+    try:
+        with torch.no_grad():
+            return list(tensors_in(model(batch)))
+    finally:
+        model.train(training)

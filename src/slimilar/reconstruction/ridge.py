@@ -1,0 +1,160 @@
+r"""How strong a ridge should be: by the error on images that were not fitted to.
+
+The kernel is $W_\lambda = W_0 + (\Sigma + \lambda I)^{-1} (C - \Sigma W_0)$ with $\Sigma$ the covariance of the samples
+x, C their covariance with the targets y, and $W_0$ the kernel before. A small $\lambda$ trusts the samples, a large one
+the kernel before. Patches of one image are alike, so the number of samples does not tell which is right; images that
+were held out do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from slimilar.reconstruction.solvers import Moments, level
+
+_GRID = tuple(10.0**e for e in (-4, -3, -2, -1, 0, 1, 2))  # of the mean variance
+_START = 1  # in the grid: where the search begins
+
+
+@dataclass(frozen=True, eq=False)
+class Statistics:
+    """Means and covariances of samples x and targets y: all that least squares needs."""
+
+    count: int
+    mean: Tensor
+    target: Tensor  # the mean of y
+    covariance: Tensor
+    cross: Tensor  # covariance of x with y
+
+    @staticmethod
+    def of(moments: Moments) -> Statistics:
+        """Return the statistics of all rows that were added."""
+        found = moments.mean(), moments.mean_beside(), moments.covariance(), moments.cross()
+        return Statistics(moments.count, *found)
+
+    def only(self, unknowns: Tensor) -> Statistics:
+        """Return the statistics of some of the numbers in each sample."""
+        if len(unknowns) == len(self.mean):
+            return self
+        inside = self.covariance[unknowns][:, unknowns]
+        return Statistics(self.count, self.mean[unknowns], self.target, inside, self.cross[unknowns])
+
+
+def stand_in_statistics(
+    count: int, mean: Tensor, covariance: Tensor, kept: Tensor, removed: Tensor
+) -> Statistics:
+    """Return the statistics with which removed channels are regressed on kept ones."""
+    inside, cross = covariance[kept][:, kept], covariance[kept][:, removed]
+    return Statistics(count, mean[kept], mean[removed], inside, cross)
+
+
+def pooled(a: Statistics, b: Statistics) -> Statistics:
+    """Return the statistics of two sets of samples together."""
+    count = a.count + b.count
+    p, q = a.count / count, b.count / count
+    shift, rise = b.mean - a.mean, b.target - a.target
+    return Statistics(
+        count,
+        p * a.mean + q * b.mean,
+        p * a.target + q * b.target,
+        (p * a.covariance).add_(b.covariance, alpha=q).addr_(shift, shift, alpha=p * q),
+        (p * a.cross).add_(b.cross, alpha=q).addr_(shift, rise, alpha=p * q),
+    )
+
+
+def merged(a: Moments, b: Moments) -> tuple[Tensor, Tensor]:
+    """Return mean and covariance of the rows of both."""
+    found = pooled(Statistics.of(a), Statistics.of(b))
+    return found.mean, found.covariance
+
+
+def held_out_strength(
+    fit: Statistics, held_out: Statistics, prior: Tensor, weight: Tensor
+) -> tuple[float, float]:
+    r"""Return the $\lambda$, relative to the mean variance, whose kernel errs least on held-out samples, and its error.
+
+    Outputs count by `weight`. The error is up to the variance of the targets, which no kernel changes.
+    """
+    return _descend(lambda strength: held_out_error(fit, held_out, prior, weight, strength))
+
+
+def held_out_error(
+    fit: Statistics, held_out: Statistics, prior: Tensor, weight: Tensor, strength: float
+) -> float:
+    """Return the held-out error of the kernel that is fitted with a ridge; infinite where that is too weak."""
+    kernel = _kernel(fit, prior, strength)
+    return float("inf") if kernel is None else _error(kernel, fit, held_out, weight)
+
+
+def leave_one_out_strength(x: Tensor, y: Tensor, prior: Tensor, weight: Tensor) -> float:
+    r"""Return the $\lambda$, relative to the mean variance, with the least leave-one-out error; one row an image."""
+    x, y = x.double(), y.double()
+    scale = float(x.var(0, correction=0).mean())
+
+    def error(strength: float) -> float:
+        return float((weight * leave_one_out(x, y, prior, strength * scale).square().mean(0)).sum())
+
+    return _descend(error)[0]
+
+
+def leave_one_out(x: Tensor, y: Tensor, prior: Tensor, strength: float) -> Tensor:
+    r"""Return what is missing at every sample when the ridge is fitted to all others: $(y_i - \hat y_i) / (1 - h_i)$.
+
+    $\lVert XW + b - Y \rVert^2 + n \lambda \lVert W - W_0 \rVert^2$ with a constant b that costs nothing; with X and
+    $R = Y - X W_0$ centred, $K = X X^\top$ and n samples, the fit is $H R$ with $H = K (K + n \lambda I)^{-1}$, and the
+    leverage is $h_i = H_{ii} + 1 / n$. The penalty $n \lambda$ stays as it is when a sample leaves.
+
+    >>> x, y = torch.tensor([[0.0], [1.0], [2.0]]).double(), torch.tensor([[0.0], [1.0], [5.0]]).double()
+    >>> leave_one_out(x, y, torch.zeros(1, 1).double(), strength=0.0).round(decimals=6).T.tolist()
+    [[3.0, -1.5, 3.0]]
+    """
+    count = len(x)
+    centred, missing = x - x.mean(0), y - x @ prior
+    missing = missing - missing.mean(0)
+    gram = centred @ centred.T
+    values, vectors = torch.linalg.eigh(gram)
+    values = values.clamp_min(0)
+    share = torch.where(values > 1e-12 * values.max(), values / (values + count * strength), 0.0)
+    given = (vectors * share) @ (vectors.T @ missing)
+    leverage = (vectors.square() @ share) + 1 / count
+    found: Tensor = (missing - given) / (1 - leverage).clamp_min(1e-9)[:, None]
+    return found
+
+
+def _descend(error: Callable[[float], float]) -> tuple[float, float]:
+    """Walk along the grid from its usual place while the error falls, to stronger ridges or else to weaker ones."""
+    errors: dict[int, float] = {}
+
+    def at(i: int) -> float:
+        if i not in errors:
+            errors[i] = error(_GRID[i])
+        return errors[i]
+
+    best = _START
+    for step in (1, -1):
+        while 0 <= best + step < len(_GRID) and at(best + step) < at(best):
+            best += step
+        if best != _START:
+            break
+    return _GRID[best], at(best)
+
+
+def _kernel(fit: Statistics, prior: Tensor, strength: float) -> Tensor | None:
+    inside = fit.covariance.clone()
+    inside.diagonal().add_(level(fit.covariance, strength))
+    factor, info = torch.linalg.cholesky_ex(inside)
+    if int(info):  # rounding has left no positive definite matrix
+        return None
+    return prior + torch.cholesky_solve(fit.cross - fit.covariance @ prior, factor)
+
+
+def _error(kernel: Tensor, fit: Statistics, held_out: Statistics, weight: Tensor) -> float:
+    """Return the mean squared error on held-out samples, up to the variance of the targets, which no kernel changes."""
+    spread = (kernel * (held_out.covariance @ kernel - 2 * held_out.cross)).sum(0)
+    constant = fit.target - fit.mean @ kernel
+    bias = held_out.target - held_out.mean @ kernel - constant
+    return float((weight * (spread + bias.square())).sum())

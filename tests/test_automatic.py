@@ -1,0 +1,158 @@
+"""What "auto" decides, it decides on images that nothing was fitted to."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import slimilar
+from slimilar.calibration.batches import to_batches
+from slimilar.calibration.calibration_set import calibration_set
+from slimilar.calibration.program import program_of
+from slimilar.criteria.base import Sight, Weights
+from slimilar.criteria.sensitivity import Scan
+from slimilar.pipeline import automatic, candidates
+from slimilar.planning.cost import cost_model
+from slimilar.surgery.probe import find_structure
+from slimilar.utils.modules import named_tensors
+
+
+def images(count: int, seed: int = 0) -> Tensor:
+    noise = torch.randn(count, 3, 12, 12, generator=torch.Generator().manual_seed(seed))
+    return nn.functional.avg_pool2d(noise, 3, 1, 1) * 2
+
+
+def settled(net: nn.Module) -> nn.Module:
+    """Return a network whose batch norms know what they get."""
+    net.train()
+    for seed in range(10):
+        net(images(64, 100 + seed))
+    generator = torch.Generator().manual_seed(1)
+    for norm in net.modules():
+        if isinstance(norm, nn.BatchNorm2d):
+            nn.init.uniform_(norm.weight, 0.3, 1.5, generator=generator)
+            nn.init.normal_(norm.bias, 0, 0.5, generator=generator)
+    return net.eval()
+
+
+def headed() -> nn.Module:
+    """A network whose last convolution is wide and read behind global pooling."""
+    torch.manual_seed(0)
+    return settled(
+        nn.Sequential(
+            nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU(),
+            nn.Conv2d(16, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), nn.ReLU(),
+            nn.Conv2d(16, 96, 1, bias=False), nn.BatchNorm2d(96), nn.ReLU(),
+            nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(96, 10),
+        )
+    )  # fmt: skip
+
+
+class Residual(nn.Module):
+    """A stream that two branches add to; class scores and a dense map as outputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Sequential(nn.Conv2d(3, 12, 3, padding=1, bias=False), nn.BatchNorm2d(12), nn.ReLU())
+        self.branches = nn.ModuleList(
+            nn.Sequential(
+                nn.Conv2d(12, 16, 1, bias=False), nn.BatchNorm2d(16), nn.SiLU(),
+                nn.Conv2d(16, 16, 3, padding=1, groups=16, bias=False), nn.BatchNorm2d(16), nn.Hardswish(),
+                nn.Conv2d(16, 12, 1, bias=False), nn.BatchNorm2d(12),
+            )
+            for _ in range(2)
+        )  # fmt: skip
+        self.scores, self.map = nn.Linear(12, 5), nn.Conv2d(12, 2, 1)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x = self.stem(x)
+        for branch in self.branches:
+            x = x + branch(x)
+        return self.scores(x.mean((2, 3))), self.map(x)
+
+
+@pytest.mark.parametrize("count", [16, 24, 48])
+def test_a_head_behind_global_pooling_keeps_its_width_with_few_images(count: int) -> None:
+    """One row an image: a handful of channels reproduces them all, and cutting the head must not look free."""
+    net = headed()
+    plan = slimilar.analyze(net, images(1), criterion="span", calibration=images(count))
+    head = next(g for g in plan.groups if g.width == 96)
+    assert plan.at(flops=0.8).widths[head.name] >= 48
+
+
+def test_fitted_and_measured_images_never_overlap(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, given = headed(), images(40)
+    structure = find_structure(net, given[:1], "inner")
+    costs = cost_model(structure.trace, structure.grouping)
+    batches = to_batches(given, given[:1], 8)
+    program = program_of(net, given[:1], structure, 8)
+    sight = Sight(structure.trace, structure.grouping, costs, program, batches)
+    with torch.no_grad():
+        scan = Scan(structure.grouping.groups, Weights(named_tensors(net), sight), sight, 1e9)
+    for fitted in torch.cat(list(scan.looked)):
+        for part in (scan.checked, scan.batches):
+            assert not (torch.cat(list(part)) == fitted).flatten(1).all(1).any()
+
+    seen: list[Tensor] = []
+    substituted, outputs = candidates.substituted, candidates._outputs
+
+    def fit(*args: object) -> object:
+        assert isinstance(args[5], Tensor)
+        seen.append(args[5])
+        return substituted(*args)  # type: ignore[arg-type]
+
+    def measure(model: nn.Module, batch: Tensor) -> list[Tensor]:
+        for images in seen:
+            for image in images:
+                assert not (batch == image).flatten(1).all(1).any()
+        return outputs(model, batch)
+
+    monkeypatch.setattr(candidates, "substituted", fit)
+    monkeypatch.setattr(candidates, "_outputs", measure)
+    plan = slimilar.analyze(net, given[:1], criterion="magnitude-l2")
+    found = calibration_set(given, None, given[:1])
+    plain = candidates.Candidate("plain", plan, plan.at(flops=0.7))
+    candidates.held_out_scores(net, given[:1], [plain], found)
+    assert seen
+
+
+@pytest.mark.parametrize("winner", ["span", "magnitude-l2", "similarity", "similarity, data-free"])
+def test_auto_takes_the_candidate_that_does_best(winner: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    names: list[str] = []
+
+    def scored(
+        model: object, example: object, found: list[candidates.Candidate], *_: object
+    ) -> dict[str, float]:
+        names.extend(c.name for c in found)
+        return {c.name: 0.1 if c.name == winner else 1.0 for c in found}
+
+    monkeypatch.setattr(automatic, "held_out_scores", scored)
+    result = slimilar.prune(headed(), images(1), flops=0.7, calibration=images(32), verify=False)
+    assert names == ["span", "magnitude-l2", "similarity", "similarity, data-free"]
+    assert result.plan.criterion == winner.removesuffix(", data-free")
+    assert result.scores[winner] == 0.1
+    assert winner in result.summary()
+
+
+def test_auto_says_so_where_images_are_too_few() -> None:
+    net = headed()
+    few = slimilar.prune(net, images(1), flops=0.7, calibration=images(8))
+    none = slimilar.prune(net, images(1), flops=0.7)
+    assert "too few" in few.summary()
+    assert few.kept == none.kept
+    torch.testing.assert_close(few.model(images(2)), none.model(images(2)))
+
+
+def test_a_budget_may_take_stream_channels_where_that_costs_less() -> None:
+    torch.manual_seed(0)
+    net = settled(Residual())
+    inner = slimilar.analyze(net, images(1), criterion="span", calibration=images(32))
+    both = slimilar.analyze(net, images(1), criterion="span", calibration=images(32), residual="auto")
+    assert len(both.groups) > len(inner.groups)
+    result = slimilar.prune(net, images(1), flops=0.7, calibration=images(32), residual="auto")
+    assert result.cut.flops <= 0.7 * result.cut.before.flops
+    assert {"span", "span, inner channels"} <= set(result.scores)
+    scores, dense = result.model(images(2))
+    assert scores.shape == (2, 5)
+    assert dense.shape == (2, 2, 12, 12)
