@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from slimilar.errors import InvalidInput
-from slimilar.utils.modules import copy_with
+from slimilar.utils.modules import copy_with, device_of
 from slimilar.utils.pytree import Example, arguments, tensors_in
 
 _COLOURING = 100  # steps
@@ -38,7 +38,7 @@ def synthesize(
 
     Half of the `count` images are made, by so many `steps` on batches of `batch`; the others are their flips.
     """
-    wanted = _images(example)
+    wanted, device = _images(example), device_of(model)
     frozen = (
         copy_with(model, {n: t.detach() for n, t in model.named_parameters()}).eval().requires_grad_(False)
     )
@@ -55,7 +55,7 @@ def synthesize(
     half = -(-count // 2)
     for first in range(0, half, batch):
         size = min(batch, half - first)
-        noise = _natural_noise((size, *wanted.shape[1:]), generator)
+        noise = _natural_noise((size, *wanted.shape[1:]), generator).to(device)
         if not made:
             shift, scale = _colours(frozen, norms, noise[:32])
 
@@ -101,7 +101,7 @@ def _colours(model: nn.Module, norms: list[nn.Module], noise: Tensor) -> tuple[T
     Nobody says how a network's images were normalised, and in their own steps a wrong mean is hardly mended. Only
     the first layers run here, so it takes next to no time.
     """
-    shift = torch.zeros(noise.shape[1], 1, 1, requires_grad=True)
+    shift = torch.zeros(noise.shape[1], 1, 1, device=noise.device, requires_grad=True)
     stretch = torch.zeros_like(shift, requires_grad=True)
     optimizer = torch.optim.Adam([shift, stretch], lr=0.05)
 
@@ -164,7 +164,7 @@ def _optimised(
             loss = torch.stack(found).mean() + 0.01 * _roughness(images)
             if isinstance(out, Tensor) and out.ndim == 2 and out.shape[1] > 1:
                 if labels is None:
-                    labels = torch.randint(out.shape[1], (len(out),), generator=generator)
+                    labels = torch.randint(out.shape[1], (len(out),), generator=generator).to(out.device)
                 loss = loss + 0.1 * functional.cross_entropy(out, labels)
             loss.backward()
             optimizer.step()

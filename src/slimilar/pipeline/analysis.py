@@ -24,6 +24,7 @@ from slimilar.similarity.linkage import Linkage
 from slimilar.surgery.probe import find_structure
 from slimilar.utils.checks import check_positive_integer
 from slimilar.utils.modules import named_tensors
+from slimilar.utils.precision import widened
 from slimilar.utils.pytree import Example
 
 Streams = Residual | Literal["auto"]  # "auto": streams too, where a criterion measures what that costs
@@ -120,13 +121,12 @@ def plan_of(
 ) -> Plan:
     """Return the plan of a model whose inputs are checked; its structure may be known from another plan."""
     excluded = excluded_modules(model, options.exclude)
-    tensors = named_tensors(model)
-    check_finite(model, tensors)
+    check_finite(model, named_tensors(model))
     options.check_needs(model, bool(images), images.labels is not None)
     structure = structure or find_structure(model, example, options.streams)
     costs = cost_model(structure.trace, structure.grouping)
     sight = _sight(model, example, structure, costs, images, progress) if images else None
-    weights = Weights(tensors, sight, phases_of(model))
+    weights = Weights(widened(named_tensors(model)), sight, phases_of(model))
     criterion = options.made()
     orders = _answers(criterion, weights, structure, excluded)
     answers = Answers(criterion.name, orders, options.facts.exchangeable)

@@ -25,6 +25,7 @@ from slimilar.reconstruction.patches import HELD, PAIRED, Samples, draw, fit, he
 from slimilar.reconstruction.ridge import held_out_strength, merged, stand_in_statistics
 from slimilar.reconstruction.solvers import Moments
 from slimilar.reconstruction.targets import Pair, scale_of, target_of
+from slimilar.utils.precision import exact
 
 Kept = NDArray[np.bool_]
 
@@ -238,23 +239,24 @@ def _fit_patches(
         x = pair.pruned[consumer.value]
         numbers = image_numbers(number, min(settings.distinct, len(pairs)), len(x))
         draw(samples, program, consumer, x, candidates, target, shape, each, conv, generator, numbers)
-    prior = weight.index_select(1, candidates).reshape(outputs, -1).T.double()
-    scale = torch.ones(1) if consumer.norm is None else scale_of(program, network.original, consumer.norm)
-    heard = network.heard.get(consumer.op, torch.ones(outputs))
+    prior = exact(weight.index_select(1, candidates.to(weight.device)).reshape(outputs, -1).T)
+    scale = prior.new_ones(1) if consumer.norm is None else scale_of(program, network.original, consumer.norm)
+    heard = network.heard.get(consumer.op, torch.ones(outputs)).to(prior)
+    sign = torch.where(scale < 0, -1.0, 1.0).to(prior)
     found = fit(
-        samples, prior, taps, settings.ridge, heard, torch.where(scale < 0, -1.0, 1.0), int(seats.stays.sum()),
+        samples, prior, taps, settings.ridge, heard, sign, int(seats.stays.sum()),
         torch.from_numpy(seats.fixed)[candidates], settings.steps,
         torch.from_numpy(np.flatnonzero(seats.stays[candidates.numpy()])),
     )  # fmt: skip
     chosen = candidates[found.chosen]
     new = torch.zeros_like(weight)
-    new[:, chosen] = found.kernel.T.reshape(outputs, len(chosen), *shape).to(weight.dtype)
+    new[:, chosen] = found.kernel.T.reshape(outputs, len(chosen), *shape).to(weight)
     bias = network.original[consumer.bias] if consumer.bias is not None else 0.0
     if conv and isinstance(program.instructions[consumer.op].args[1], Held):
-        network.narrow[consumer.op] = chosen
+        network.narrow[consumer.op] = chosen.to(weight.device)
     now = np.zeros_like(seats.stays)
     now[chosen.numpy()] = True
-    return new, found.constant.to(weight.dtype) - bias, now
+    return new, found.constant.to(weight) - bias, now
 
 
 def _fit_mixing(
@@ -292,9 +294,9 @@ def _regression(
     kept, removed = (torch.from_numpy(np.flatnonzero(stays == s)) for s in (True, False))
     if strength is None and len(kept) and len(removed):
         both = [stand_in_statistics(m.count, m.mean(), m.covariance(), kept, removed) for m in parts]
-        loud = weight.double().movedim(1, 0).flatten(1).square().sum(1)
+        loud = exact(weight).movedim(1, 0).flatten(1).square().sum(1)
         heard = loud[torch.from_numpy(consumer.weight_index)[removed]]
-        zeros = torch.zeros(len(kept), len(removed), dtype=torch.float64)
+        zeros = loud.new_zeros(len(kept), len(removed))
         strength = held_out_strength(both[0], both[1], zeros, heard)[0]
     mean, covariance = merged(fit, held_out)
     return regression(mean, covariance, _CAREFUL if strength is None else strength)

@@ -28,6 +28,7 @@ from slimilar.reconstruction.ridge import (
 from slimilar.reconstruction.solvers import Moments, block_elimination, positive_definite, unknowns_of
 from slimilar.reconstruction.solvers import level as level_of
 from slimilar.reconstruction.targets import ReconstructionTarget
+from slimilar.utils.precision import exact
 
 HELD = 80_000_000  # numbers of what one consumer sees that are held at a time
 PAIRED = 2 * HELD  # and of that together with what it should write, and where the ReLU behind it opens
@@ -103,7 +104,9 @@ def draw(
         pick = torch.randperm(len(rows), generator=generator)[:most]
         images = numbers[pick // (len(rows) // len(x))]
         samples.add(
-            rows[pick].index_select(1, channels), *target.at(lambda t: t.flatten(0, -2)[pick]), images
+            rows[pick].index_select(1, channels.to(x.device)),
+            *target.at(lambda t: t.flatten(0, -2)[pick]),
+            images,
         )
         return
     places = int(np.prod(target.plain.shape[2:]))
@@ -173,7 +176,7 @@ def fit(
     centre = seen.mean[unknowns]
     constant = seen.target - centre @ kernel
     if steps and level is not None:
-        _open(y, level, sign)
+        _open(y, level, sign.to(y))
         pieces = [
             Ahead(a[:, unknowns] if len(unknowns) < size else a, b, c)
             for a, b, c in zip(*(t.split(_PIECE) for t in (x, y, level)), strict=True)
@@ -281,14 +284,13 @@ def _gated(
         faster = (1 + (1 + 4 * speed * speed) ** 0.5) / 2
         push, speed = (speed - 1) / faster, faster
         at, at_middle = kernel + push * (kernel - before), middle + push * (middle - before_middle)
-        given = at.float()
-        base = (at_middle - centre @ at).float()
+        given, base = (t.float().to(pieces[0].x.device) for t in (at, at_middle - centre @ at))
         pull, shift = torch.zeros_like(kernel), torch.zeros_like(middle)
         for p in pieces:
             missing = torch.addmm(p.wanted, p.x, given, alpha=-1).sub_(base)
             missing = torch.minimum(missing, p.most, out=missing)
-            pull += (p.x.T @ missing).double()
-            shift += missing.sum(0).double()
+            pull += exact(p.x.T @ missing)
+            shift += exact(missing.sum(0))
         pull -= torch.outer(centre, shift)
         before, before_middle = kernel, middle
         step = pull / count - strength * (at - prior)

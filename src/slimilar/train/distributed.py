@@ -10,6 +10,10 @@ import torch
 from torch import Tensor, distributed, nn
 
 from slimilar.errors import TrainingError
+from slimilar.utils.modules import device_of
+from slimilar.utils.precision import has_float64
+
+_LAUNCHED = {"LOCAL_RANK", "WORLD_SIZE", "ACCELERATE_MIXED_PRECISION"}  # set by torchrun or accelerate launch
 
 
 @dataclass(frozen=True)
@@ -21,8 +25,10 @@ class DistributedContext:
     world_size: int = 1
 
     @classmethod
-    def join(cls) -> DistributedContext:
-        """Read rank and device from the environment; start the communication where a launcher asks for it."""
+    def join(cls, model: nn.Module | None = None) -> DistributedContext:
+        """Return this process on its own where the model is; under a launcher, its rank and device among the others."""
+        if not _LAUNCHED & set(os.environ):
+            return cls(torch.device("cpu") if model is None else device_of(model))
         from accelerate import PartialState
 
         # Without this, accelerate takes the processes of a launcher for single ones on a machine without GPU.
@@ -43,7 +49,7 @@ class DistributedContext:
     @property
     def sum_dtype(self) -> torch.dtype:
         """The type of sums: float64, which Apple's GPUs do not have."""
-        return torch.float32 if self.device.type == "mps" else torch.float64
+        return torch.float64 if has_float64(self.device) else torch.float32
 
     def sum(self, *values: Tensor) -> list[float]:
         """Return the sums over all processes."""

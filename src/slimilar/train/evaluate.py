@@ -12,6 +12,7 @@ from slimilar.data.source import Data, ImageSource, as_image_source
 from slimilar.errors import DataError
 from slimilar.train.batches import EvaluationPass, batches
 from slimilar.train.distributed import DistributedContext
+from slimilar.utils.modules import device_of
 
 
 @dataclass(frozen=True)
@@ -35,7 +36,7 @@ def evaluate(model: nn.Module, data: Data, batch_size: int = 250) -> Score:
     modes = {module: module.training for module in model.modules()}
     model.eval()
     try:
-        return _score(model, source, batch_size, DistributedContext.join())
+        return _score(model, source, batch_size, DistributedContext.join(model))
     finally:
         for module, training in modes.items():
             module.training = training
@@ -43,11 +44,12 @@ def evaluate(model: nn.Module, data: Data, batch_size: int = 250) -> Score:
 
 @torch.inference_mode()
 def _score(model: nn.Module, data: ImageSource, batch_size: int, context: DistributedContext) -> Score:
-    device = next((p.device for p in model.parameters()), context.device)
+    device = device_of(model)
+    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
     sums = torch.zeros(3, dtype=context.sum_dtype, device=device)
     for images, labels, _ in batches(EvaluationPass(data, batch_size, context.rank, context.world_size)):
         if len(labels):
-            sums += _sums(model(images.to(device)), labels.to(device))
+            sums += _sums(model(images.to(device, dtype)).float(), labels.to(device))
     top1, top5, loss = (value / len(data) for value in context.sum(*sums))
     return Score(top1, top5, loss, len(data))
 

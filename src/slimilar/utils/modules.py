@@ -38,6 +38,11 @@ def check_model(model: object) -> nn.Module:
     return model
 
 
+def device_of(model: nn.Module) -> torch.device:
+    """Return where a model is: the device of its first parameter or buffer."""
+    return next((t.device for t in (*model.parameters(), *model.buffers())), torch.device("cpu"))
+
+
 def named_modules(model: nn.Module) -> dict[str, nn.Module]:
     """Return every module once, by its first path: what torch's method of that name yields, several times faster."""
     found: dict[str, nn.Module] = {}
