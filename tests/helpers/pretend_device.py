@@ -162,6 +162,11 @@ class _Module(_DummyBackendModule):
     def get_device_name(self, device: Any = None) -> str:
         return "Pretend 3000"
 
+    def mem_get_info(self, device: Any = None) -> tuple[int, int]:
+        if State.memory is None:
+            raise RuntimeError("not counted")
+        return State.memory, State.memory
+
     def get_rng_state(self, device: Any = None) -> Tensor:
         return torch.get_rng_state()
 

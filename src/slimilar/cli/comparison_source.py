@@ -33,6 +33,8 @@ class ComparisonSource:
     train: int | None
     test: int | None
     held_out: int | None
+    device: str = "auto"
+    dtype: str | None = None
 
     def __call__(self) -> Subject:
         """Open them; once in a process."""
@@ -44,6 +46,7 @@ def _open(source: ComparisonSource) -> Subject:
     from slimilar.comparison import Subject
 
     opened = open_model(source.model, source.weights, source.shapes, source.base)
+    opened = opened.placed(source.device, source.dtype)
     train = labelled(opened, source.data, "train", None, source.normalise)
     if source.held_out is None:
         test = labelled(opened, source.data, "test", None, source.normalise)

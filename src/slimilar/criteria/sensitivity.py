@@ -29,6 +29,7 @@ from slimilar.reconstruction.solvers import (
     ridge,
     unknowns_of,
 )
+from slimilar.utils.devices import room
 from slimilar.utils.precision import exact
 
 Floats = NDArray[np.float64]
@@ -370,7 +371,7 @@ class _States:
             replay.run(self.program, values, tensors, self._position, op)
         self._position = op
         live = sum(t.numel() for t in self.values[0].values())
-        while self._waiting and (len(self.values) + 1) * live <= _LIVE:
+        while self._waiting and (len(self.values) + 1) * live <= room(self.program.device, _LIVE):
             self.values.append(replay.start(self.program, [self._waiting.pop(0)]))
             replay.run(self.program, self.values[-1], tensors, 0, op)
 

@@ -8,7 +8,13 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from slimilar.calibration.calibration_set import CalibrationSet, Progress, calibration_set, wants_synthesis
+from slimilar.calibration.calibration_set import (
+    CalibrationSet,
+    Progress,
+    calibration_set,
+    wants_synthesis,
+    with_smaller_batches,
+)
 from slimilar.calibration.program import program_for
 from slimilar.criteria import Criterion, Facts, Sight, Weights, facts, make
 from slimilar.criteria.base import phases_of
@@ -23,7 +29,7 @@ from slimilar.planning.plan import Plan
 from slimilar.similarity.linkage import Linkage
 from slimilar.surgery.probe import find_structure
 from slimilar.utils.checks import check_positive_integer
-from slimilar.utils.modules import named_tensors
+from slimilar.utils.modules import device_of, named_tensors
 from slimilar.utils.precision import widened
 from slimilar.utils.pytree import Example
 
@@ -125,10 +131,13 @@ def plan_of(
     options.check_needs(model, bool(images), images.labels is not None)
     structure = structure or find_structure(model, example, options.streams)
     costs = cost_model(structure.trace, structure.grouping)
-    sight = _sight(model, example, structure, costs, images, progress) if images else None
-    weights = Weights(widened(named_tensors(model)), sight, phases_of(model))
-    criterion = options.made()
-    orders = _answers(criterion, weights, structure, excluded)
+    tensors, criterion = widened(named_tensors(model)), options.made()
+
+    def orders_on(data: CalibrationSet) -> Mapping[str, Answer]:
+        sight = _sight(model, example, structure, costs, data, progress) if data else None
+        return _answers(criterion, Weights(tensors, sight, phases_of(model)), structure, excluded)
+
+    orders = with_smaller_batches(images, device_of(model), orders_on)
     answers = Answers(criterion.name, orders, options.facts.exchangeable)
     return assemble(structure, costs, answers, options.min_channels)
 

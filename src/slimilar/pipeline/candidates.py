@@ -47,7 +47,7 @@ def held_out_scores(
 ) -> dict[str, float]:
     """Return for every candidate the divergence from the original on held-out images."""
     seed, parts = images.seed, hold_out(_some(images))
-    fit = torch.cat(parts.fit)
+    fit = images.only(torch.cat(parts.fit))
     settings = Settings(seed=seed, steps=0, effort=3e9, mirror=False, choose="none")
     wanted = [_outputs(model, example, batch) for batch in parts.measure]
     found = {}

@@ -25,6 +25,7 @@ from slimilar.reconstruction.patches import HELD, PAIRED, Samples, draw, fit, he
 from slimilar.reconstruction.ridge import held_out_strength, merged, stand_in_statistics
 from slimilar.reconstruction.solvers import Moments
 from slimilar.reconstruction.targets import Pair, scale_of, target_of
+from slimilar.utils.devices import room
 from slimilar.utils.precision import exact
 
 Kept = NDArray[np.bool_]
@@ -115,7 +116,7 @@ def substitute_linear(
             for pair in pairs:
                 _advance(program, network, pair, position, consumer.op)
             position = consumer.op
-            while waiting and (len(pairs) + 1) * _live(pairs[0]) <= LIVE:
+            while waiting and (len(pairs) + 1) * _live(pairs[0]) <= room(program.device, LIVE):
                 pairs.append(_pair(program, waiting.pop(0)))
                 _advance(program, network, pairs[-1], 0, position)
             _fit(program, network, pairs, consumer, exchange, settings)
@@ -221,7 +222,8 @@ def _fit_patches(
     generator = torch.Generator().manual_seed(settings.seed + consumer.op)
     gate = 2 * settings.steps * (size + _PASSES)
     rows = int(max(settings.rows * size, settings.effort / (size * size + (size + gate) * outputs)))
-    each = -(-min(rows, HELD // size, PAIRED // (size + 2 * outputs)) // len(pairs))
+    held = room(program.device, HELD)
+    each = -(-min(rows, held // size, PAIRED * held // HELD // (size + 2 * outputs)) // len(pairs))
 
     samples = Samples((each + len(pairs[0].pruned[consumer.value])) * len(pairs))
     for number, pair in enumerate(pairs):

@@ -37,6 +37,8 @@ def analyze(
     report: Annotated[
         Path | None, typer.Option("--report", help="Also write the interactive page.", metavar="FILE")
     ] = None,
+    device: options.Device = "auto",
+    dtype: options.Dtype = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -45,7 +47,7 @@ def analyze(
     Example: [bold]slimilar analyze slimilar:demo[/]
     """
     out = Output(json, quiet)
-    opened = open_model(model, weights, input, base)
+    opened = open_model(model, weights, input, base).placed(device, dtype)
     chosen = PlanOptions(
         residual, linkage, tuple(exclude or ()), min_channels, criterion, calibrate, images, normalise,
         seed=seed, trained=trained,

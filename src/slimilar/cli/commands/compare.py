@@ -110,6 +110,8 @@ def compare(
     engine: Engine = "local",
     keep: Keep = False,
     out: options.Out = Path("comparison"),
+    device: options.Device = "auto",
+    dtype: options.Dtype = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -126,8 +128,9 @@ def compare(
 
     output, folder = Output(json, quiet), folder_for(out)
     opener = ComparisonSource(
-        model, weights, tuple(input or ()), base, data, normalise, train_images, test_images, held_out
-    )
+        model, weights, tuple(input or ()), base, data, normalise, train_images, test_images, held_out,
+        device, dtype,
+    )  # fmt: skip
     shared: dict[str, Any] = {
         "flops": _words(flops, "flops"), "substitutes": _words(reconstruction, "reconstruction"),
         "seeds": _numbers(seed), "epochs": epochs, "recipe": _recipe(recipe, lr), "sparse_epochs": sparse_epochs,

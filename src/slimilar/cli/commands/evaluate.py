@@ -13,6 +13,7 @@ from slimilar.cli.images import labelled
 from slimilar.cli.model_source import open_model
 from slimilar.cli.options import Data, Limit
 from slimilar.cli.output import Output, escape, percent
+from slimilar.cli.training_run import precision_of
 
 if TYPE_CHECKING:
     from slimilar.train import Score
@@ -26,6 +27,9 @@ def evaluate(
     weights: options.Weights = None,
     input: options.Input = None,
     base: options.Base = None,
+    device: options.Device = "auto",
+    dtype: options.Dtype = None,
+    amp: options.Amp = "off",
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -38,9 +42,11 @@ def evaluate(
     out = Output(json, quiet)
     found: dict[str, Score] = {}
     for name in models:
-        opened = open_model(name, None if name.endswith(".safetensors") else weights, input, base)
+        given = None if name.endswith(".safetensors") else weights
+        opened = open_model(name, given, input, base).placed(device, dtype)
         with out.working(f"Evaluating {name}"):
-            found[name] = score(opened.model, labelled(opened, data, "test", limit, normalise))
+            images = labelled(opened, data, "test", limit, normalise)
+            found[name] = score(opened.model, images, precision=precision_of(amp))
     rows = [
         [escape(name), percent(s.accuracy), "{:.1f}..{:.1f}".format(*(100 * x for x in wilson(s.accuracy, s.images))),
          percent(s.top5), f"{s.loss:.3f}", str(s.images)]

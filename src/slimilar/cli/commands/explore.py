@@ -33,6 +33,8 @@ def explore(
         "explore.html"
     ),
     open: Annotated[bool, typer.Option("--open/--no-open", help="Open it in a browser.")] = True,
+    device: options.Device = "auto",
+    dtype: options.Dtype = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -41,7 +43,7 @@ def explore(
     Example: [bold]slimilar explore slimilar:demo[/]
     """
     output = Output(json, quiet)
-    opened = open_model(model, weights, input, base)
+    opened = open_model(model, weights, input, base).placed(device, dtype)
     chosen = PlanOptions(
         residual, linkage, tuple(exclude or ()), min_channels, criterion, calibrate, images, normalise,
         seed=seed, trained=trained,

@@ -40,6 +40,8 @@ def finetune(
     out: options.Out = Path("finetuned"),
     resume: Resume = False,
     seed: options.Seed = 0,
+    device: options.Device = "auto",
+    amp: options.Amp = "auto",
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -49,8 +51,8 @@ def finetune(
 
     Example: [bold]slimilar finetune small/model.safetensors --data cifar10.npz --epochs 3[/]
     """
-    opened = open_model(model, weights, input, base)
-    distilled = open_model(teacher, None, input).model if teacher else None
+    opened = open_model(model, weights, input, base).placed(device)
+    distilled = open_model(teacher, None, input).placed(device).model if teacher else None
     run = TrainingCommand(Output(json, quiet), opened, data, limit, normalise)
     chosen = changed_recipe(recipe, epochs, lr, freeze_statistics or None)
-    run(chosen, folder_for(out), resume, seed, tune=True, teacher=distilled)
+    run(chosen, folder_for(out), resume, seed, tune=True, teacher=distilled, amp=amp)

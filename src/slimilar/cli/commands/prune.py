@@ -46,6 +46,8 @@ def prune(
     runtime: options.Runtime = "pytorch",
     seed: options.Seed = 0,
     out: options.Out = Path("pruned"),
+    device: options.Device = "auto",
+    dtype: options.Dtype = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -66,7 +68,7 @@ def prune(
         residual, linkage, tuple(exclude or ()), min_channels, criterion, calibrate, images, normalise,
         reconstruction, seed, trained,
     )  # fmt: skip
-    opened = open_model(model, weights, input, base)
+    opened = open_model(model, weights, input, base).placed(device, dtype)
     found = planned(output, opened, chosen, target.kind)
     result = pruned(output, opened, found, target, runtime)
     written = _write(output, folder, opened, found.options, result)
