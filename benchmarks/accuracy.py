@@ -1,21 +1,24 @@
 """Accuracy without training: published checkpoints, unlabelled images, no fine-tuning, side by side.
 
-    python benchmarks/accuracy.py --data FOLDER [--networks resnet20-cifar10,...] [--methods ours,...] [--threads 2]
+    python benchmarks/accuracy.py --data FOLDER [--networks resnet20-cifar10,...] [--methods ours,...] [--seeds 0,1,2]
 
 FOLDER holds the checkpoints, cifar10.npz and imagenet/. Every choice of a setting is made with `--split held-out`: the
 last 5,000 training images of CIFAR-10, of which none is ever used for calibration. Rows are appended to
 benchmarks/results/accuracy.jsonl (accuracy-held-out.jsonl) as soon as they are known, and what is there already is
-skipped; the table is the .md file beside it, made again by `--methods ""`.
+skipped; the table is the .md file beside it, made again by `--methods ""`. Three seeds of calibration images:
+`--seeds 0,1,2`; the learning curve: `--methods auto --images 16,32,64,128,256,1024`, drawn by learning_curve.py.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
+from itertools import product
 from pathlib import Path
 
 import torch
-from _accuracy.images import SPLITS, Task, load
+from _accuracy.denoiser import psnr
+from _accuracy.images import CALIBRATION, SPLITS, Task, load
 from _accuracy.methods import METHODS
 from _accuracy.table import note, rows, write_table
 from _memory import growth
@@ -27,9 +30,11 @@ import slimilar
 RESULTS = Path(__file__).parent / "results"
 BUDGETS = {
     "resnet20-cifar10": (0.7, 0.5),
-    "resnet56-cifar10": (0.7, 0.5, 0.35),
-    "vgg16-cifar10": (0.7, 0.5, 0.33),
-    "resnet50-imagenet": (0.75,),
+    "resnet56-cifar10": (0.7, 0.6, 0.5, 0.35),
+    "vgg16-cifar10": (0.7, 0.6, 0.5, 0.33),
+    "resnet50-imagenet": (0.75, 0.58, 0.5),
+    "mobilenetv2-imagenet": (0.85, 0.75, 0.6),
+    "dncnn-denoise": (0.7, 0.5),
 }
 OTHER = {("vgg16-cifar10", "synthesized"): (0.7, 0.47, 0.33), ("resnet56-cifar10", "synthesized"): (0.7, 0.5)}
 READING = """
@@ -50,30 +55,42 @@ def main() -> None:
     parser.add_argument("--split", choices=SPLITS, default="test")
     parser.add_argument("--count", type=int, default=10_000, help="images to score, at most")
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--seeds", default="0", help="of the calibration images, separated by commas")
+    parser.add_argument("--images", default="", help="numbers of calibration images, other than the usual")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     name = "accuracy" if args.split == "test" else f"accuracy-{args.split}"
     log = RESULTS / f"{name}.jsonl"
-    for network in args.networks.split(","):
-        _run(args, network, [m for m in args.methods.split(",") if m], log)
+    methods = [m for m in args.methods.split(",") if m]
+    amounts: list[int | None] = [int(n) for n in args.images.split(",") if n] or [None]
+    for network, amount, seed in product(args.networks.split(","), amounts, map(int, args.seeds.split(","))):
+        _run(args, network, methods, log, seed, amount)
     notes = RESULTS / f"{name}-notes.md"
     write_table(log, RESULTS / f"{name}.md", READING + (notes.read_text() if notes.exists() else ""))
 
 
-def _run(args: argparse.Namespace, network: str, methods: list[str], log: Path) -> None:
+def _run(
+    args: argparse.Namespace, network: str, methods: list[str], log: Path, seed: int, amount: int | None
+) -> None:
     """Score every method at every budget that is not known yet."""
-    known = {(r["network"], r["method"], r["flops"]) for r in rows(log)}
+    usual = CALIBRATION[network.rpartition("-")[2]]
+    images = amount or usual
+    known = {
+        (r["network"], r["method"], r["flops"], r["seed"], r.get("calibration", usual)) for r in rows(log)
+    }
     budgets = [(m, f) for m in methods for f in OTHER.get((network, m), BUDGETS[network])]
-    wanted = [(m, f) for m, f in budgets if (network, m, f) not in known and args.flops in (None, f)]
+    wanted = [
+        (m, f) for m, f in budgets if (network, m, f, seed, images) not in known and args.flops in (None, f)
+    ]
     if not wanted:
         return
-    task = load(network, args.data, args.split, args.count, args.seed)
-    same = {"network": network, "seed": args.seed, "threads": args.threads, "split": args.split}
+    task = load(network, args.data, args.split, args.count, seed, images)
+    same = {"network": network, "seed": seed, "threads": args.threads, "split": args.split}
     before = outputs(task.model, task.x)
-    if (network, "before", 1.0) not in known:
+    if not any(k[:2] == (network, "before") for k in known):
         note(log, same | {"method": "before", "flops": 1.0, "flops_left": 1.0, "seconds": 0.0, "cpu": 0.0}
              | score(before, before, task.y))  # fmt: skip
+    same["calibration"] = images
     for method, flops in wanted:
         grown, wall, cpu = growth(), time.perf_counter(), time.process_time()
         small = METHODS[method][2](task, flops)
@@ -96,7 +113,13 @@ def outputs(model: nn.Module, x: Tensor) -> Tensor:
 
 
 def score(given: Tensor, before: Tensor, y: Tensor) -> dict[str, float]:
-    """Return accuracy, agreement with the original in %, and the KL divergence from it."""
+    """Return accuracy (of a denoiser PSNR in dB), agreement with the original in %, and the divergence from it."""
+    if y.is_floating_point():
+        gap = (given - before).square().sum() / before.square().sum()
+        return {
+            "accuracy": round(psnr(given, y), 3), "agreement": round(100 * float(1 - gap), 2),
+            "divergence": round(float(gap), 4), "images": len(y),
+        }  # fmt: skip
     kl = functional.kl_div(
         given.log_softmax(1), before.log_softmax(1), log_target=True, reduction="batchmean"
     )

@@ -86,6 +86,11 @@ class ExperimentRun:
             self.opened[name] = _open(name, self.scale, self.data, self.seed)
         return self.opened[name]
 
+    def network_with(self, name: str, count: int | None) -> TrainedNetwork:
+        """Return a network with the first `count` of its test images; None stands for all."""
+        network = self.network(name)
+        return network if count is None else replace(network, test=network.test.first(count))
+
     def base(self, name: str) -> Mapping[str, Any]:
         """Return the row of an unpruned network: accuracy, and which weights it was."""
         return self.ledger.row({"network": name, "method": "base"}, lambda: self._base(name))

@@ -6,12 +6,12 @@ no training at all: NS and SFP then rank the scales and filters that they find, 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import slimilar
-from experiments.experiment import LABELS, ExperimentRun, TrainedNetwork
+from experiments.experiment import LABELS, ExperimentRun
 from experiments.figures import COLOURS, GREY, canvas
 from experiments.methods import CRITERIA, LINEAR, compared
 from experiments.paper import PROPERTIES, TABLE_1B
@@ -78,21 +78,18 @@ def _work(row: tuple[str, str]) -> tuple[bool, bool]:
     return substitute == LINEAR, facts(CRITERIA[method]).needs == "images"
 
 
-def _network(experiment: ExperimentRun) -> TrainedNetwork:
-    network = experiment.network(experiment.settings.network)
-    count = experiment.settings.test
-    return network if count is None else replace(network, test=network.test.first(count))
-
-
 def _base(experiment: ExperimentRun) -> dict[str, Any]:
-    network = _network(experiment)
+    network = experiment.network_with(experiment.settings.network, experiment.settings.test)
     return {"weights": network.digest, **experiment.score(network, network.model)}
 
 
 def _untrained(
     experiment: ExperimentRun, plans: dict[str, Plan], method: str, substitute: str, own: bool
 ) -> dict[str, Any]:
-    network, settings = _network(experiment), experiment.settings
+    network, settings = (
+        experiment.network_with(experiment.settings.network, experiment.settings.test),
+        experiment.settings,
+    )
     seen = network.images[: settings.images]
     if method not in plans:
         looks = facts(CRITERIA[method]).needs == "images"

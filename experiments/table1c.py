@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -61,14 +61,8 @@ def run(experiment: ExperimentRun) -> None:
             experiment.ledger.row(key, partial(_pruned, experiment, threshold, substitute))
 
 
-def _network(experiment: ExperimentRun) -> TrainedNetwork:
-    network = experiment.network(experiment.settings.network)
-    count = experiment.settings.test
-    return network if count is None else replace(network, test=network.test.first(count))
-
-
 def _base(experiment: ExperimentRun) -> dict[str, Any]:
-    network = _network(experiment)
+    network = experiment.network_with(experiment.settings.network, experiment.settings.test)
     flops = slimilar.count(network.model, network.example).flops
     return {"weights": network.digest, "flops": flops, **experiment.score(network, network.model)}
 
@@ -79,7 +73,7 @@ def _plan(network: TrainedNetwork) -> Plan:
 
 def _pruned(experiment: ExperimentRun, threshold: float, substitute: str) -> dict[str, Any]:
     """Return FLOPs and accuracy; the consumers are fitted to images where there is a substitute."""
-    network = _network(experiment)
+    network = experiment.network_with(experiment.settings.network, experiment.settings.test)
     plan = _plan(network)
     cut = plan.at(threshold)
     seen: Tensor | None = network.images[: experiment.settings.images] if substitute == "linear" else None
@@ -97,7 +91,10 @@ def _cost(cut: Cut) -> dict[str, Any]:
 
 def _times(experiment: ExperimentRun) -> dict[str, Any]:
     """Time the unpruned network and all pruned ones, interleaved: a slow moment slows all of them."""
-    network, settings = _network(experiment), experiment.settings
+    network, settings = (
+        experiment.network_with(experiment.settings.network, experiment.settings.test),
+        experiment.settings,
+    )
     plan = _plan(network)
     example = network.images[:1].expand(settings.batch, -1, -1, -1).contiguous()
     runs = {"base": pytorch(network.model, example)}

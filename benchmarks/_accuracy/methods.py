@@ -40,6 +40,14 @@ def _ours(criterion: str = "span", data: str | None = None, substitute: str = "a
     return prune
 
 
+def _auto(task: Task, flops: float) -> nn.Module:
+    """What a user calls: one line, everything decided on held-out calibration images."""
+    done = slimilar.prune(
+        task.model, task.example, flops=flops, calibration=task.calibration, seed=task.seed, verify=False
+    )
+    return done.model.eval()
+
+
 def _recalibrated(made: Pruner) -> Pruner:
     """The same with batch norms that hold the statistics of the calibration images."""
 
@@ -51,6 +59,7 @@ def _recalibrated(made: Pruner) -> Pruner:
 
 REAL, FREE = "images", "none"
 METHODS: dict[str, tuple[str, str, Pruner]] = {  # name -> (data, what it is, how)
+    "auto": (REAL, "prune(), all on auto", _auto),
     "ours": (REAL, "span, linear (auto)", _ours(data="images")),
     "similarity-linear": (REAL, "similarity, linear", _ours("similarity", "images")),
     "ours-recalibrated": (
@@ -67,6 +76,7 @@ METHODS: dict[str, tuple[str, str, Pruner]] = {  # name -> (data, what it is, ho
         name: (REAL, f"{name}, linear", _ours(name, "images"))
         for name in ("similarity-active", "similarity-filters", "similarity-images", "similarity-consumers")
     },
+    "magnitude-linear": (REAL, "magnitude-l2, linear", _ours("magnitude-l2", "images")),
     "grail": (REAL, "GRAIL: magnitude, ridge on the Gram matrix", grail),
     "synthesized": (FREE, "span, linear, synthesised images", _ours(data="synthesize")),
     "similarity-linear-free": (FREE, "similarity, linear from filters (auto)", _ours("similarity")),

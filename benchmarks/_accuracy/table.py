@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from statistics import mean, stdev
 from typing import Any
 
 from _results import opened
@@ -40,20 +41,40 @@ def write_table(log: Path, file: Path, reading: str) -> None:
         "| network | FLOPs left | method | data | accuracy | goal | agreement | images | seconds (CPU) |",
         "|---|---|---|---|---|---|---|---|---|",
     ]  # fmt: skip
-    lines += [_line(r) for r in sorted(rows(log), key=_place)]
+    lines += [_line(found) for found in sorted(_by_setting(rows(log)), key=_place)]
     write_text(file, "\n".join(lines) + "\n")
 
 
-def _place(row: Row) -> tuple[str, float, float]:
-    return row["network"], -row["flops"], -row["accuracy"]
+def _by_setting(found: list[Row]) -> list[list[Row]]:
+    """Return the rows that differ in nothing but the seed, together."""
+    together: dict[tuple[Any, ...], list[Row]] = {}
+    for row in found:
+        key = row["network"], row["method"], row["flops"], _calibration(row)
+        together.setdefault(key, []).append(row)
+    return list(together.values())
 
 
-def _line(row: Row) -> str:
+def _calibration(row: Row) -> int:
+    """Return how many images a row was calibrated with."""
+    usual = CALIBRATION[row["network"].rpartition("-")[2]]
+    return int(row.get("calibration", usual))
+
+
+def _place(found: list[Row]) -> tuple[str, float, float]:
+    return found[0]["network"], -found[0]["flops"], -mean(r["accuracy"] for r in found)
+
+
+def _line(found: list[Row]) -> str:
+    row = found[0]
     data, words, _ = METHODS.get(row["method"], ("", "before pruning", None))
     if data == "images":
-        data = f"{CALIBRATION[row['network'].split('-')[1]]:,} images"
+        data = f"{_calibration(row):,} images"
     goal = GOALS.get((row["network"], row["method"]), {}).get(row["flops"], "")
+    accuracy, agreement, seconds, cpu = (
+        mean(r[key] for r in found) for key in ("accuracy", "agreement", "seconds", "cpu")
+    )
+    spread = f" ± {stdev(r['accuracy'] for r in found):.2f} ({len(found)} seeds)" if len(found) > 1 else ""
     return (
-        f"| {row['network']} | {row['flops_left']:.1%} | {words} | {data} | {row['accuracy']:.2f} | {goal} "
-        f"| {row['agreement']:.2f} | {row['images']:,} | {row['seconds']:.0f} ({row['cpu']:.0f}) |"
+        f"| {row['network']} | {row['flops_left']:.1%} | {words} | {data} | {accuracy:.2f}{spread} | {goal} "
+        f"| {agreement:.2f} | {row['images']:,} | {seconds:.0f} ({cpu:.0f}) |"
     )

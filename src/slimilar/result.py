@@ -60,5 +60,5 @@ class Result:
         lines.append(f"threshold {self.cut.threshold:.4g}, {len(self.plan.frozen)} groups left whole")
         if self.peak_memory is not None:
             lines.append(f"peak memory on the device: {self.peak_memory / 2**20:.0f} MiB")
-        lines += self.notes
+        lines += [*self.notes, *[self.plan.note] * bool(self.plan.note)]
         return "\n".join(lines)

@@ -286,7 +286,7 @@ def test_options_in_messages_are_marked_so_that_the_command_line_can_spell_them(
 
 
 def test_options_are_printed_as_they_are_typed():
-    assert "--min-channels must be" in refused_by_library(slimilar.prune, min_channels=0, flops=0.5)
+    assert "--min-channels must be" in refused_by_library(slimilar.prune, min_channels=-1, flops=0.5)
     assert "--residual must be" in refused_by_library(slimilar.prune, residual="outer", flops=0.5)
     assert "--ratio must be a number" in refused_by_library(slimilar.prune, ratio=2)
 

@@ -1,4 +1,4 @@
-"""What is asked of a comparison, and `slimilar compare`: mistakes, kills and what is written at the end."""
+"""`slimilar compare`: mistakes, kills, and the files that it writes."""
 
 from __future__ import annotations
 
@@ -10,21 +10,18 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 from typer.testing import CliRunner
 
-from helpers.comparing import TERMS, plain, subject
+from helpers.comparing import plain
 from slimilar.cli import app
 from slimilar.cli.comparison_source import ComparisonSource
-from slimilar.comparison import compare, load
-from slimilar.comparison.chart import apart
+from slimilar.comparison import load
 from slimilar.criteria import available, facts
 from slimilar.data import demo_images
-from slimilar.errors import InvalidInput
 
 PROGRAM = [sys.executable, "-m", "slimilar"]
 ON_DEMO = [
@@ -34,51 +31,6 @@ ON_DEMO = [
 
 
 # --- what is asked ------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"criteria": ("similarty",)}, "did you mean similarity"),
-        ({"criteria": ()}, "criteria must be one or more different ones"),
-        ({"flops": ("half",)}, "flops must be a share"),
-        (
-            {"flops": ("7",)},
-            r"flops must be a share from 0 to 1 .* or a number of FLOPs such as \"40M\", got '7'",
-        ),
-        ({"flops": ("150%",)}, "flops must be a share from 0 to 1"),
-        ({"flops": ("0",)}, "flops must be a share"),
-        ({"flops": ("-0.5",)}, "flops must be a share"),
-        ({"flops": ("0.5", "0.5")}, "flops must be one or more different ones"),
-        ({"substitutes": ("best",)}, "reconstruction must be one of"),
-        ({"epochs": -1}, "epochs must not be negative"),
-        ({"images": 0}, "criterion 'span' needs images, got images 0"),
-        ({"residual": "outer"}, "residual must be one of"),
-    ],
-)
-def test_mistakes_are_found_before_any_work(change, message):
-    with pytest.raises(InvalidInput, match=message):
-        replace(TERMS, **change)
-
-
-@pytest.mark.parametrize("budget", ["1", "100%", "0.3", "12.5%", "4k", "1e3"])
-def test_shares_and_sizes_are_budgets(budget):
-    assert replace(TERMS, flops=(budget,)).flops == (budget,)
-
-
-def test_more_flops_than_there_are(tmp_path):
-    with pytest.raises(InvalidInput, match=r"at most the \d+\.\d+ k that the network has, got '7G'"):
-        compare(subject(), replace(TERMS, flops=("0.5", "7G")), tmp_path / "new")
-    assert not (tmp_path / "new").exists()
-
-
-def test_more_calibration_images_than_there_are(tmp_path):
-    with pytest.raises(InvalidInput, match="at most the 300 training images, got 301"):
-        compare(subject(), replace(TERMS, images=301), tmp_path / "new")
-    assert not (tmp_path / "new").exists()
-
-
-# --- the command line ---------------------------------------------------------------------------------------------
 
 
 def run(*words: object, code: int = 0) -> str:
@@ -221,11 +173,3 @@ def test_criteria_are_listed_with_what_they_need():
 
 
 # --- drawing ------------------------------------------------------------------------------------------------------
-
-
-def test_labels_are_pushed_apart_no_further_than_need_be():
-    assert apart([], 1, 0, 10) == []
-    assert apart([1, 4, 9], 1, 0, 10) == [1, 4, 9]
-    assert apart([5, 5, 5], 1, 0, 10) == [4, 5, 6]
-    assert apart([0, 0], 1, 0, 10) == [0, 1]
-    assert apart([10, 10], 1, 0, 10) == [9, 10]

@@ -64,13 +64,13 @@ def test_distance_on_pictures_is_eq_1_where_channels_are_read() -> None:
             return super().orders(groups, weights)
 
     slimilar.analyze(model, x[:1], criterion=Spy("similarity-consumers"), calibration=x)
-    plain, heard = captured[0][0], captured[1][0]
+    plain, weighted = captured[0][0], captured[1][0]
     assert plain is not None
-    assert heard is not None
+    assert weighted is not None
     wanted = activation_distance(seen[0]).double()
     assert torch.allclose(plain, wanted, atol=1e-4)
     size = model[3].weight.detach().double().square().sum((0, 2, 3))
-    assert torch.allclose(heard, wanted * torch.minimum(size[:, None], size), atol=1e-4)
+    assert torch.allclose(weighted, wanted * torch.minimum(size[:, None], size), atol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -202,7 +202,7 @@ STEPS: dict[str, Make] = {
     "pairs": lambda c: Do(_attend_to, f=nn.Conv2d(c, 4, 1), g=nn.Conv2d(c, 4, 1)),
     "beside in space": lambda c: Do(lambda x, f: torch.cat([x, f(x)], 3), f=nn.Conv2d(c, c, 1)),
     "beside in the batch": lambda c: Do(
-        lambda x, f: torch.add(*torch.cat([x, f(x)], 0).chunk(2, 0)), f=nn.Conv2d(c, c, 1)
+        lambda x, f: torch.stack(torch.cat([x, f(x)], 0).chunk(2, 0)).sum(0), f=nn.Conv2d(c, c, 1)
     ),
     "weight norm": lambda c: nn.utils.parametrizations.weight_norm(nn.Conv2d(c, 6, 3, padding=1)),
     "image from rows": lambda c: Do(

@@ -13,7 +13,7 @@ from slimilar.reconstruction.ridge import (
     leave_one_out_strength,
     pooled,
 )
-from slimilar.reconstruction.solvers import Moments
+from slimilar.reconstruction.solvers import SampleMoments
 
 
 def draw(count: int, *shape: int, seed: int) -> Tensor:
@@ -43,7 +43,7 @@ def test_leave_one_out_is_brute_force(seed: int, count: int, unknowns: int, stre
 
 
 def statistics(x: Tensor, y: Tensor) -> Statistics:
-    moments = Moments(x.shape[1], y.shape[1])
+    moments = SampleMoments(x.shape[1], y.shape[1])
     moments.add(x, y)
     return Statistics.of(moments)
 

@@ -13,7 +13,7 @@ from slimilar.calibration.fisher import fisher_weights, temperature
 from slimilar.calibration.program import record
 from slimilar.reconstruction.patches import Samples, fit
 from slimilar.reconstruction.solvers import (
-    Moments,
+    SampleMoments,
     backward_elimination,
     block_elimination,
     least_squares,
@@ -27,7 +27,7 @@ from slimilar.utils.modules import named_tensors
 def test_least_squares_is_numpys() -> None:
     x = torch.randn(200, 6, dtype=torch.float64, generator=generator())
     y = torch.randn(200, 3, dtype=torch.float64, generator=generator(1))
-    moments = Moments(6, beside=3)
+    moments = SampleMoments(6, beside=3)
     for seen, wanted in zip(x.split(30), y.split(30), strict=True):
         moments.add(seen, wanted)
     zeros = torch.zeros(6, 3, dtype=torch.float64)
@@ -41,7 +41,7 @@ def test_moments_of_many_columns_are_numpys() -> None:
     """More columns than are multiplied at once, and rows in uneven pieces."""
     x = torch.randn(700, 1100, dtype=torch.float64, generator=generator()) + 3
     y = torch.randn(700, 2, dtype=torch.float64, generator=generator(1))
-    moments = Moments(1100, beside=2)
+    moments = SampleMoments(1100, beside=2)
     for seen, wanted in zip(x.split(90), y.split(90), strict=True):
         moments.add(seen, wanted)
     everything = np.cov(torch.cat([x, y], 1).numpy().T, bias=True)

@@ -93,7 +93,7 @@ def removed_by(model: nn.Module) -> list[dict[str, int]]:
     structure = find_structure(model, X)
     grouping = structure.grouping
     found: list[dict[str, int]] = []
-    for kept in trials(structure):
+    for kept in trials(model, structure):
         parts = np.split(~kept, grouping.offsets[1:])
         found.append({g.name: int(p.sum()) for g, p in zip(grouping.groups, parts, strict=True) if p.any()})
     return found
@@ -110,3 +110,16 @@ def test_narrow_groups_are_tried_apart() -> None:
     found = removed_by(nn.Sequential(*layers))
     assert {"0": 1} in found
     assert {"1": 1} in found
+
+
+def test_a_number_that_follows_the_width_is_found_for_two_channels() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a, self.b = nn.Conv2d(3, 2, 1), nn.Conv2d(2, 2, 1)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.a(x)
+            return self.b(x * x.shape[1] ** -0.5)
+
+    assert find_structure(Scaled(), X).grouping.groups == ()

@@ -9,18 +9,13 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from helpers.digits import digits, fingerprint, network
+from helpers.digits import fingerprint, network
+from helpers.short_training import QUIET, SHORT, TEST, TRAIN
 from slimilar.train import (
     LAST,
-    Recipe,
-    TrainingSettings,
     train,
 )
 from slimilar.train.average import average_tensors, load_average, moving_average
-
-TRAIN, TEST = digits(0, 600), digits(1200)
-SHORT = Recipe(epochs=2, batch_size=32, lr=0.1, schedule="one-cycle", warmup=0.2)
-QUIET = TrainingSettings(tensorboard=False)
 
 
 def test_average_is_a_moving_average():

@@ -6,17 +6,9 @@ import pytest
 import torch
 from torch.utils.data import TensorDataset
 
-from helpers.digits import digits
+from helpers.short_training import TRAIN
 from slimilar.data import DatasetSource, Images
-from slimilar.train import (
-    Recipe,
-    TrainingSettings,
-)
 from slimilar.train.batches import Epoch, EvaluationPass, batches
-
-TRAIN, TEST = digits(0, 600), digits(1200)
-SHORT = Recipe(epochs=2, batch_size=32, lr=0.1, schedule="one-cycle", warmup=0.2)
-QUIET = TrainingSettings(tensorboard=False)
 
 
 def test_an_epoch_sees_every_image_once():

@@ -8,16 +8,10 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from helpers.digits import digits
+from helpers.short_training import TEST
 from slimilar.train import (
-    Recipe,
-    TrainingSettings,
     evaluate,
 )
-
-TRAIN, TEST = digits(0, 600), digits(1200)
-SHORT = Recipe(epochs=2, batch_size=32, lr=0.1, schedule="one-cycle", warmup=0.2)
-QUIET = TrainingSettings(tensorboard=False)
 
 
 def test_evaluate_equals_a_count_by_hand(trained):

@@ -7,19 +7,14 @@ from safetensors.torch import load_file
 from torch import nn
 from torch.nn import functional as F
 
-from helpers.digits import digits, network
+from helpers.digits import network
+from helpers.short_training import QUIET, SHORT, TEST, TRAIN
 from slimilar.train import (
     LAST,
     Hooks,
-    Recipe,
-    TrainingSettings,
     evaluate,
     train,
 )
-
-TRAIN, TEST = digits(0, 600), digits(1200)
-SHORT = Recipe(epochs=2, batch_size=32, lr=0.1, schedule="one-cycle", warmup=0.2)
-QUIET = TrainingSettings(tensorboard=False)
 
 
 def test_regulariser_drives_gammas_down():

@@ -6,18 +6,11 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from helpers.digits import digits
 from slimilar.errors import InvalidInput
 from slimilar.train import (
     Distillation,
-    Recipe,
-    TrainingSettings,
     training_loss,
 )
-
-TRAIN, TEST = digits(0, 600), digits(1200)
-SHORT = Recipe(epochs=2, batch_size=32, lr=0.1, schedule="one-cycle", warmup=0.2)
-QUIET = TrainingSettings(tensorboard=False)
 
 
 def test_distillation_is_hintons():

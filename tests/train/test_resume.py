@@ -8,19 +8,14 @@ from dataclasses import replace
 import pytest
 from torch import nn
 
-from helpers.digits import digits, fingerprint, network
+from helpers.digits import fingerprint, network
+from helpers.short_training import QUIET, SHORT, TEST, TRAIN
 from slimilar.errors import InvalidInput, TrainingError
 from slimilar.train import (
     LAST,
-    Recipe,
-    TrainingSettings,
     train,
 )
 from slimilar.train.training_log import read_log
-
-TRAIN, TEST = digits(0, 600), digits(1200)
-SHORT = Recipe(epochs=2, batch_size=32, lr=0.1, schedule="one-cycle", warmup=0.2)
-QUIET = TrainingSettings(tensorboard=False)
 
 
 def test_tied_weights_are_saved_and_resumed(tmp_path):

@@ -5,16 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from helpers.digits import digits
 from slimilar.errors import InvalidInput
 from slimilar.train import (
-    Recipe,
     TrainingSettings,
 )
-
-TRAIN, TEST = digits(0, 600), digits(1200)
-SHORT = Recipe(epochs=2, batch_size=32, lr=0.1, schedule="one-cycle", warmup=0.2)
-QUIET = TrainingSettings(tensorboard=False)
 
 
 def test_cpu_never_gets_bfloat16_by_itself():

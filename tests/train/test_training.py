@@ -10,7 +10,8 @@ import torch
 from torch.nn import functional as F
 from torch.utils.data import TensorDataset
 
-from helpers.digits import digits, fingerprint, network
+from helpers.digits import fingerprint, network
+from helpers.short_training import SHORT, TEST, TRAIN
 from slimilar.errors import DataError, InvalidInput
 from slimilar.train import (
     Distillation,
@@ -21,10 +22,6 @@ from slimilar.train import (
     train,
 )
 from slimilar.train.batches import Epoch
-
-TRAIN, TEST = digits(0, 600), digits(1200)
-SHORT = Recipe(epochs=2, batch_size=32, lr=0.1, schedule="one-cycle", warmup=0.2)
-QUIET = TrainingSettings(tensorboard=False)
 
 
 def test_it_learns(trained):

@@ -7,21 +7,17 @@ import importlib.util
 import pytest
 from safetensors.torch import load_file
 
-from helpers.digits import digits, network
+from helpers.digits import network
+from helpers.short_training import SHORT, TEST, TRAIN
 from slimilar.train import (
     BEST,
     LAST,
     Progress,
-    Recipe,
     TrainingSettings,
     evaluate,
     train,
 )
 from slimilar.train.training_log import read_log
-
-TRAIN, TEST = digits(0, 600), digits(1200)
-SHORT = Recipe(epochs=2, batch_size=32, lr=0.1, schedule="one-cycle", warmup=0.2)
-QUIET = TrainingSettings(tensorboard=False)
 
 
 def test_log_progress_and_files(tmp_path):

@@ -8,18 +8,14 @@ import pytest
 import torch
 from torch.nn import functional as F
 
-from helpers.digits import digits, network
+from helpers.digits import network
+from helpers.short_training import SHORT, TEST, TRAIN
 from slimilar.errors import InvalidInput
 from slimilar.train import (
     Recipe,
-    TrainingSettings,
     train,
 )
 from slimilar.train.batches import Epoch
-
-TRAIN, TEST = digits(0, 600), digits(1200)
-SHORT = Recipe(epochs=2, batch_size=32, lr=0.1, schedule="one-cycle", warmup=0.2)
-QUIET = TrainingSettings(tensorboard=False)
 
 
 def statistics(model):

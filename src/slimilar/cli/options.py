@@ -18,7 +18,7 @@ Model = Annotated[
     str,
     typer.Argument(
         help="torchvision:NAME, timm:NAME, slimilar:NAME (with options: slimilar:vgg16,classes=100), a saved "
-        ".safetensors file, or path/file.py:function.",
+        ".safetensors file, an .onnx file, or path/file.py:function.",
         show_default=False,
         metavar="MODEL",
     ),
@@ -141,7 +141,7 @@ Criterion = Annotated[
     str,
     typer.Option(
         help="similarity (the paper), span (least change of the output; needs --calibrate), auto (span for a budget "
-        "with 32 images or more, else similarity), ... See slimilar criteria.",
+        "with 16 images or more, else similarity), ... See slimilar criteria.",
         metavar="NAME",
         rich_help_panel=CHANNELS,
     ),
@@ -164,7 +164,7 @@ Residual = Annotated[
     str,
     typer.Option(
         help="inner: inside residual blocks only; select: pre-activation blocks select from the residual stream; "
-        "joint: the stream too.",
+        "joint: the stream too; auto: the stream too, where held-out images say that it costs less.",
         metavar="MODE",
         rich_help_panel=CHANNELS,
     ),
@@ -175,7 +175,10 @@ Linkage = Annotated[
 MinChannels = Annotated[
     int,
     typer.Option(
-        help="Every layer keeps at least this many channels.", min=1, metavar="N", rich_help_panel=CHANNELS
+        help="Every layer keeps at least this many channels; with 0, residual branches may go altogether.",
+        min=0,
+        metavar="N",
+        rich_help_panel=CHANNELS,
     ),
 ]
 

@@ -23,7 +23,7 @@ from slimilar.reconstruction.channel_mixing import absorb, regression, silence
 from slimilar.reconstruction.ridge import Statistics, held_out_strength, stand_in_statistics
 from slimilar.reconstruction.solvers import (
     Elimination,
-    Moments,
+    SampleMoments,
     backward_elimination,
     block_elimination,
     ridge,
@@ -37,7 +37,7 @@ Ints = NDArray[np.int64]
 
 _LARGEST = 4096  # positions of a consumer whose covariance is worth holding
 _UNKNOWNS = 4608  # of a kernel that is refitted as a whole, half as many in large networks; before, channels are mixed
-_LIVE = 250_000_000  # numbers held of all images; where activations are large, some images join later
+_LIVE = 150_000_000  # numbers held of all images; where activations are large, some images join later
 _ROWS = 4  # patches for each unknown
 _CAREFUL = 1.0  # the ridge where there is no image to measure on
 
@@ -217,11 +217,11 @@ class Scan:
 
     def _patches(
         self, consumer: ConsumerLayer, left: Tensor, states: _States, generator: torch.Generator
-    ) -> Moments:
+    ) -> SampleMoments:
         """Return the moments of the patches that a consumer sees of some channels."""
         instruction, weight = self.sight.program.instructions[consumer.op], self.tensors[consumer.weight]
         size = len(left) * weight[0, 0].numel()
-        moments = Moments(size)
+        moments = SampleMoments(size)
         most = -(-_ROWS * size // len(states.values))
         places = self._places(consumer)
         for values in states.values:
@@ -243,8 +243,8 @@ class Scan:
         consumer: ConsumerLayer,
         left: Tensor,
         taps: int,
-        seen: Moments,
-        checked: Moments,
+        seen: SampleMoments,
+        checked: SampleMoments,
         generator: torch.Generator,
     ) -> float:
         """Return the ridge with which half of the channels do best, on held-out images, what all of them did."""
@@ -375,16 +375,16 @@ class _States:
             self.values.append(replay.start(self.program, [self._waiting.pop(0)]))
             replay.run(self.program, self.values[-1], tensors, 0, op)
 
-    def pixels(self, consumer: ConsumerLayer, generator: torch.Generator) -> Moments:
+    def pixels(self, consumer: ConsumerLayer, generator: torch.Generator) -> SampleMoments:
         """Return the moments of the channels that a consumer sees."""
-        moments = Moments(len(consumer.units))
+        moments = SampleMoments(len(consumer.units))
         most = max(30 * len(consumer.units), 200_000) // len(self.values)
         for values in self.values:
             moments.add(pixels(values[consumer.value], consumer.axis, most, generator))
         return moments
 
 
-def _reading(seen: Moments, kernel: Tensor, at: Tensor) -> Statistics:
+def _reading(seen: SampleMoments, kernel: Tensor, at: Tensor) -> Statistics:
     """Return the statistics with which some unknowns are fitted to what a kernel makes of all."""
     mean, covariance = seen.mean(), seen.covariance()
     return Statistics(seen.count, mean[at], mean @ kernel, covariance[at][:, at], covariance[at] @ kernel)

@@ -28,7 +28,7 @@ from slimilar.criteria.base import Facts, Sight, Weights, free_units, renumber
 from slimilar.criteria.similarity import moments_of, spread
 from slimilar.graph.activations import plain_name
 from slimilar.graph.groups import ChannelGroup
-from slimilar.reconstruction.solvers import Moments
+from slimilar.reconstruction.solvers import SampleMoments
 from slimilar.similarity.distances import is_uninformative, normalise
 from slimilar.similarity.linkage import Linkage, linkage_tree, removal_order
 from slimilar.similarity.removal_order import RemovalOrder
@@ -122,7 +122,7 @@ def _on_images(
     tensors = {name: t.detach() for name, t in weights.tensors.items()}
     found: list[Tensor | None] = [None] * len(groups)
     consumers = sorted(_consumers(groups, sight), key=lambda r: r[1].op)
-    seen = [Moments(len(places)) for _, _, places in consumers]
+    seen = [SampleMoments(len(places)) for _, _, places in consumers]
     for batch in sight.batches:
         values, position = replay.start(sight.program, [batch]), 0
         for summed, (_, consumer, places) in zip(seen, consumers, strict=True):

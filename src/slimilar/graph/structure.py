@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from slimilar.graph.assumptions import Assumptions
 from slimilar.graph.groups import Grouping
@@ -16,3 +17,5 @@ class Structure:
     trace: Trace
     grouping: Grouping
     assumptions: Assumptions
+    branches: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    """Groups that may lose all channels, because they are a residual branch; with those that only they read."""

@@ -135,6 +135,10 @@ def _blue_green_red(state: State) -> State:
     return {**state, "conv1.weight": state["conv1.weight"].flip(1)}
 
 
+def _mobilenet_v2() -> Any:
+    return import_torchvision("torchvision.models").mobilenet_v2()
+
+
 _CIFAR100 = Normalisation((0.5070, 0.4865, 0.4409), (0.2673, 0.2564, 0.2761))
 _CAFFE = Normalisation((123.68 / 255, 116.779 / 255, 103.939 / 255), (1 / 255, 1 / 255, 1 / 255))
 
@@ -153,4 +157,5 @@ CHECKPOINTS = {
         partial(renamed, {"downsample": "shortcut", r"^fc\.": "linear."}),
     ),
     "resnet50-imagenet": Checkpoint(caffe_resnet50, _CAFFE, "imagenet", 0.747, _blue_green_red),
+    "mobilenetv2-imagenet": Checkpoint(_mobilenet_v2, IMAGENET, "imagenet", 0.7188),
 }

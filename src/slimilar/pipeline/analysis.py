@@ -17,18 +17,19 @@ from slimilar.calibration.calibration_set import (
 )
 from slimilar.calibration.program import program_for
 from slimilar.criteria import Criterion, Facts, Sight, Weights, facts, make
-from slimilar.criteria.base import phases_of
+from slimilar.criteria.base import LazyCriterion, phases_of
 from slimilar.criteria.needs import Given, check_needs
 from slimilar.errors import InvalidInput, Option
 from slimilar.graph.groups import Residual
 from slimilar.graph.structure import Structure
 from slimilar.pipeline.checks import check_finite, check_inputs, excluded_modules, listed
-from slimilar.planning.assemble import EXCLUDED, Answer, Answers, assemble
+from slimilar.planning.assemble import EXCLUDED, Answers, LazyAnswer, assemble
 from slimilar.planning.cost import CostModel, cost_model
 from slimilar.planning.plan import Plan
 from slimilar.similarity.linkage import Linkage
+from slimilar.surgery.branches import with_branches
 from slimilar.surgery.probe import find_structure
-from slimilar.utils.checks import check_positive_integer
+from slimilar.utils.checks import check_natural_number
 from slimilar.utils.modules import device_of, named_tensors
 from slimilar.utils.precision import widened
 from slimilar.utils.pytree import Example
@@ -51,7 +52,7 @@ class AnalysisOptions:
             raise InvalidInput(
                 Option("residual"), f' must be "inner", "select", "joint" or "auto", got {self.residual!r}'
             )
-        check_positive_integer(self.min_channels, "min_channels")
+        check_natural_number(self.min_channels, "min_channels")
         self.made()
 
     def made(self) -> Criterion:
@@ -125,20 +126,24 @@ def plan_of(
     progress: Progress | None = None,
     structure: Structure | None = None,
 ) -> Plan:
-    """Return the plan of a model whose inputs are checked; its structure may be known from another plan."""
+    """Return the plan of a model whose inputs are checked; a `structure` found before spares a trace."""
     excluded = excluded_modules(model, options.exclude)
     check_finite(model, named_tensors(model))
     options.check_needs(model, bool(images), images.labels is not None)
     structure = structure or find_structure(model, example, options.streams)
+    if options.min_channels == 0:
+        structure = with_branches(model, structure, excluded)
     costs = cost_model(structure.trace, structure.grouping)
     tensors, criterion = widened(named_tensors(model)), options.made()
 
-    def orders_on(data: CalibrationSet) -> Mapping[str, Answer]:
+    def answers_on(data: CalibrationSet) -> Answers:
         sight = _sight(model, example, structure, costs, data, progress) if data else None
-        return _answers(criterion, Weights(tensors, sight, phases_of(model)), structure, excluded)
+        weights = Weights(tensors, sight, phases_of(model), structure)
+        orders = _answers(criterion, weights, structure, excluded)
+        note = criterion.note(structure.grouping.groups, weights) if hasattr(criterion, "note") else ""
+        return Answers(criterion.name, orders, options.facts.exchangeable, note)
 
-    orders = with_smaller_batches(images, device_of(model), orders_on)
-    answers = Answers(criterion.name, orders, options.facts.exchangeable)
+    answers = with_smaller_batches(images, device_of(model), answers_on)
     return assemble(structure, costs, answers, options.min_channels)
 
 
@@ -159,12 +164,13 @@ def _sight(
 
 def _answers(
     criterion: Criterion, weights: Weights, structure: Structure, excluded: set[str]
-) -> Mapping[str, Answer]:
+) -> Mapping[str, LazyAnswer]:
     """Return what the criterion answers for every group that is not excluded, by name."""
     groups = structure.grouping.groups
-    found: dict[str, Answer] = {g.name: EXCLUDED for g in groups if excluded & set(g.producers)}
+    found: dict[str, LazyAnswer] = {g.name: EXCLUDED for g in groups if excluded & set(g.producers)}
     asked = [g for g in groups if g.name not in found]
-    answers = criterion.orders(asked, weights)
+    ask = criterion.lazy_orders if isinstance(criterion, LazyCriterion) else criterion.orders
+    answers = ask(asked, weights)
     return found | {g.name: answer for g, answer in zip(asked, answers, strict=True)}
 
 
@@ -177,5 +183,8 @@ def plan_from(
     min_channels: int = 1,
 ) -> Plan:
     """Return the plan of stored answers: the model is traced, and no criterion runs."""
-    structure = find_structure(check_inputs(model, example), example, residual)
+    model = check_inputs(model, example)
+    structure = find_structure(model, example, residual)
+    if min_channels == 0:
+        structure = with_branches(model, structure)
     return assemble(structure, cost_model(structure.trace, structure.grouping), answers, min_channels)

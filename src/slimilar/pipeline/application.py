@@ -109,6 +109,8 @@ def _rewritten(model: nn.Module, example: Example, plan: Plan, cut: Cut, verify:
     now = surgery(structure.trace, structure.grouping, cut.mask)
     small = operate(model, now)
     error = verify_rewrite(model, small, example, structure, cut.mask) if verify else None
+    if now.stands:  # removed branches save their batch norms too
+        cut = replace(cut, cost=count(small, example))
     return Result(small, cut, plan, remember(model, small, now), error)
 
 

@@ -11,6 +11,7 @@ from slimilar.calibration.calibration_set import CalibrationSet, Progress, with_
 from slimilar.calibration.program import program_for
 from slimilar.criteria import ENOUGH_IMAGES, automatic
 from slimilar.errors import NothingToPrune, UnreachableBudget
+from slimilar.graph.structure import Structure
 from slimilar.pipeline.analysis import AnalysisOptions, plan_of
 from slimilar.pipeline.candidates import ALTERNATIVES, Candidate, best, held_out_scores
 from slimilar.planning.plan import Plan
@@ -56,15 +57,16 @@ def decide(
         reserve = bias_cost(model, example, plan, target.kind)
         return Candidate(name, plan, plan.cut(replace(target, reserve=reserve)))
 
-    def attempt(name: str, other: AnalysisOptions) -> list[Candidate]:
-        known = plan.structure if other.streams == options.streams else None
-        return _reachable(lambda: candidate(name, plan_of(model, example, other, images, structure=known)))
+    def attempt(name: str, options: AnalysisOptions, structure: Structure | None = None) -> list[Candidate]:
+        return _reachable(
+            lambda: candidate(name, plan_of(model, example, options, images, structure=structure))
+        )
 
     found = [candidate("span", plan)]
     if options.residual == "auto":
         found += attempt("span, inner channels", replace(options, residual="inner"))
     for name in ALTERNATIVES:
-        found += attempt(name, replace(options, criterion=name))
+        found += attempt(name, replace(options, criterion=name), plan.structure)
     found += [replace(c, name=f"{c.name}, data-free", fitted=False) for c in found if c.name == "similarity"]
     scores = with_smaller_batches(
         images, device_of(model), lambda data: held_out_scores(model, example, found, data, progress)

@@ -10,6 +10,7 @@ from torch import nn
 from slimilar.errors import InvalidInput
 from slimilar.graph.structure import Structure
 from slimilar.pipeline.checks import check_inputs
+from slimilar.surgery.branches import with_branches, without_branches
 from slimilar.surgery.fault import verify_rewrite
 from slimilar.surgery.history import remember
 from slimilar.surgery.probe import find_structure
@@ -33,12 +34,16 @@ def remove_channels(
     6
     """
     model = check_inputs(model, example)
-    structure = find_structure(model, example, "joint")
+    structure = with_branches(model, find_structure(model, example, "joint"))
     mask = np.ones(structure.grouping.unit_count, np.bool_)
     for name, wanted in channels.items():
         _mark(model, structure, name, wanted, mask)
-    for start, group in zip(structure.grouping.offsets, structure.grouping.groups, strict=True):
-        if not mask[start : start + group.width].any():
+    mask = without_branches(structure, mask)
+    in_front = {g for branch in structure.branches.values() for g in branch}
+    for g, (start, group) in enumerate(
+        zip(structure.grouping.offsets, structure.grouping.groups, strict=True)
+    ):
+        if g not in {*structure.branches, *in_front} and not mask[start : start + group.width].any():
             raise InvalidInput(
                 f"at least one channel of {group.name} must stay, got a request to remove all {group.width}"
             )

@@ -10,12 +10,14 @@ from slimilar.graph.groups import Frozen
 from slimilar.graph.reasons import FreezeKind, Reason
 from slimilar.graph.structure import Structure
 from slimilar.planning.cost import CostModel
+from slimilar.planning.lazy_orders import LazyOrders
 from slimilar.planning.plan import Plan
-from slimilar.planning.ties import untied
+from slimilar.similarity.partial_linkage import PartialLinkage
 from slimilar.similarity.removal_order import RemovalOrder
 from slimilar.utils.wording import listed
 
 Answer = RemovalOrder | Reason | str  # an order, or why a group has to stay
+LazyAnswer = Answer | PartialLinkage  # or an order that is computed when it is used
 
 EXCLUDED = Reason(FreezeKind.EXCLUDED, "excluded")
 
@@ -25,8 +27,9 @@ class Answers:
     """What a criterion answered for every group of a network, by name: all that a plan needs beside the network."""
 
     criterion: str
-    orders: Mapping[str, Answer]
+    orders: Mapping[str, LazyAnswer]
     exchangeable: bool = False  # whether reconstruction may exchange channels of the criterion's choice
+    note: str = ""  # what the report says about the criterion
 
 
 def assemble(structure: Structure, costs: CostModel, answers: Answers, min_channels: int = 1) -> Plan:
@@ -34,15 +37,15 @@ def assemble(structure: Structure, costs: CostModel, answers: Answers, min_chann
     frozen, groups, orders = list(structure.grouping.frozen), [], []
     for group in structure.grouping.groups:
         answer = answers.orders[group.name]
-        if isinstance(answer, RemovalOrder):
+        if isinstance(answer, RemovalOrder | PartialLinkage):
             groups.append(group)
             orders.append(answer)
         else:
             reason = answer if isinstance(answer, Reason) else Reason(FreezeKind.CRITERION, answer)
             frozen.append(Frozen(group.name, group.width, reason.text, reason.kind))
     return Plan(
-        tuple(groups), tuple(frozen), untied(orders), structure, costs, min_channels, answers.criterion,
-        answers.exchangeable,
+        tuple(groups), tuple(frozen), LazyOrders(orders), structure, costs, min_channels, answers.criterion,
+        answers.exchangeable, answers.note,
     )  # fmt: skip
 
 

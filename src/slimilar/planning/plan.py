@@ -16,8 +16,10 @@ from slimilar.graph.structure import Structure
 from slimilar.planning.budgets import Budget, parse_budget
 from slimilar.planning.cost import Cost, CostModel, human
 from slimilar.planning.cut import Curve, Cut, Removal
+from slimilar.planning.lazy_orders import LazyOrders
 from slimilar.planning.target import COSTS, PruningTarget
 from slimilar.similarity.removal_order import RemovalOrder
+from slimilar.surgery.branches import without_branches
 from slimilar.surgery.rewrite import Kept
 from slimilar.utils.suggestions import choose
 
@@ -26,17 +28,19 @@ from slimilar.utils.suggestions import choose
 class Plan:
     """Which channels could be removed, in which order, and what every cut costs.
 
-    The fields are plain data. What is derived from them (`before`, the heights of all steps) is computed on first use.
+    Nothing in it changes. What is derived (`before`, the heights of all steps) and `LazyOrders` are computed on first
+    use.
     """
 
     groups: tuple[ChannelGroup, ...]
     frozen: tuple[Frozen, ...]
-    orders: tuple[RemovalOrder, ...]  # one for each group; no two steps have one height
+    orders: tuple[RemovalOrder, ...] | LazyOrders  # one for each group
     structure: Structure
     costs: CostModel
-    min_channels: int  # that every group keeps
+    min_channels: int  # that every group keeps; with 0, residual branches may go altogether
     criterion: str
     exchangeable: bool = False  # whether reconstruction may exchange channels of the criterion's choice
+    note: str = ""  # what the criterion says about its sources: moments measured, and on how many images
 
     @cached_property
     def before(self) -> Cost:
@@ -100,6 +104,9 @@ class Plan:
             return self._cut(amount, self._rounded(wanted, target.round_to))
         if target.kind == "quantile":
             amount = self._quantile(amount)
+        parts = self._below(amount, overrides) if target.round_to == 1 else None
+        if parts is not None:
+            return self._cut(amount, [len(part) for part in parts], parts)
         return self._cut(amount, self._steps(amount, target.round_to, overrides))
 
     def curve(self) -> Curve:
@@ -122,7 +129,13 @@ class Plan:
 
     def _limit(self, g: int) -> int:
         """Return how many channels of a group may leave at most."""
-        return max(0, min(len(self.orders[g]), self.groups[g].width - self.min_channels))
+        least = self.min_channels or (0 if self._is_branch(g) else 1)
+        return max(0, min(len(self.orders[g]), self.groups[g].width - least))
+
+    def _is_branch(self, g: int) -> bool:
+        """Tell whether a group may lose its last channel, because a residual branch goes with it."""
+        number = self.structure.grouping.offsets.index(self.starts[g])
+        return number in self.structure.branches
 
     def _most_steps(self, g: int) -> int:
         """Return how many steps of a group have a height below 1 and may be taken."""
@@ -148,6 +161,16 @@ class Plan:
         wanted = [order.steps(overrides.get(g, threshold)) for g, order in enumerate(self.orders)]
         return self._rounded(wanted, round_to)
 
+    def _below(self, threshold: float, overrides: Mapping[int, float]) -> list[RemovalOrder] | None:
+        """Return the steps below a threshold, if they can be had without the rest and all of them may be taken."""
+        if not isinstance(self.orders, LazyOrders):
+            return None
+        found = self.orders.below([overrides.get(g, threshold) for g in range(len(self.groups))])
+        if found is None:
+            return None
+        fits = (len(o) <= g.width - self.min_channels for o, g in zip(found, self.groups, strict=True))
+        return found if all(fits) else None
+
     def _rounded(self, wanted: Sequence[int], round_to: int) -> list[int]:
         """Return how many steps of each group are taken: no more than may leave, and widths rounded up."""
         found = []
@@ -158,18 +181,22 @@ class Plan:
 
     # --- from steps to a cut ------------------------------------------------------------------------------------
 
-    def _mask(self, steps: Sequence[int]) -> Kept:
+    def _mask(self, steps: Sequence[int], orders: Sequence[RemovalOrder]) -> Kept:
         mask = np.ones(self.structure.grouping.unit_count, np.bool_)
-        for start, order, count in zip(self.starts, self.orders, steps, strict=True):
+        for start, order, count in zip(self.starts, orders, steps, strict=True):
             mask[start + order.removed[:count]] = False
-        return mask
+        return without_branches(self.structure, mask)
 
-    def _cut(self, threshold: float, steps: Sequence[int]) -> Cut:
-        mask = self._mask(steps)
+    def _cut(
+        self, threshold: float, steps: Sequence[int], orders: Sequence[RemovalOrder] | None = None
+    ) -> Cut:
+        orders = self.orders if orders is None else orders
+        mask = self._mask(steps, orders)
         kept, removals = {}, {}
-        for start, group, order, count in zip(self.starts, self.groups, self.orders, steps, strict=True):
+        for start, group, order, count in zip(self.starts, self.groups, orders, steps, strict=True):
             kept[group.name] = tuple(np.flatnonzero(mask[start : start + group.width]).tolist())
-            removals[group.name] = Removal(order, count, group.width)
+            if len(kept[group.name]) == group.width - count:  # else the group goes with a branch
+                removals[group.name] = Removal(order, count, group.width)
         return Cut(threshold, kept, removals, self.costs.at(mask), self.before, mask)
 
     def _within_budget(self, target: PruningTarget, overrides: Mapping[int, float]) -> Cut:
@@ -182,7 +209,7 @@ class Plan:
             return self._steps(float(thresholds[i]), target.round_to, overrides)
 
         def cost(i: int) -> int:
-            return int(getattr(self.costs.at(self._mask(steps(i))), target.kind))
+            return int(getattr(self.costs.at(self._mask(steps(i), self.orders)), target.kind))
 
         low, high = 0, len(thresholds) - 1
         if (smallest := cost(high)) > limit:

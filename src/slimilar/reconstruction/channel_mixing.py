@@ -79,9 +79,8 @@ def absorb(weight: Tensor, consumer: ConsumerLayer, stays: Kept, stand_in: Stand
             continue
         part = new[outputs]
         gone = part[:, index[removed]]
-        if len(kept):
-            matrix, constant = (t.to(new) for t in stand_in(kept, removed))
-            part[:, index[kept]] += torch.einsum("ort,rk->okt", gone, matrix)
-            shift[outputs] += gone @ covered @ constant
+        matrix, constant = (t.to(new) for t in stand_in(kept, removed))
+        part[:, index[kept]] += torch.einsum("ort,rk->okt", gone, matrix)
+        shift[outputs] += gone @ covered @ constant
         part[:, index[removed]] = 0
     return new.reshape(weight.shape).to(weight), shift.to(weight)

@@ -21,9 +21,9 @@ from slimilar.calibration.consumers import ConsumerLayer, is_conv, pixels
 from slimilar.calibration.fisher import fisher_weights
 from slimilar.calibration.program import Held, Program
 from slimilar.reconstruction.channel_mixing import StandIn, absorb, regression
-from slimilar.reconstruction.patches import HELD, PAIRED, Samples, draw, fit, held_out_rows, image_numbers
+from slimilar.reconstruction.patches import HELD, PAIRED, Sampler, Samples, fit, held_out_rows, image_numbers
 from slimilar.reconstruction.ridge import held_out_strength, merged, stand_in_statistics
-from slimilar.reconstruction.solvers import Moments
+from slimilar.reconstruction.solvers import SampleMoments
 from slimilar.reconstruction.targets import Pair, scale_of, target_of
 from slimilar.utils.devices import room
 from slimilar.utils.precision import exact
@@ -31,7 +31,7 @@ from slimilar.utils.precision import exact
 Kept = NDArray[np.bool_]
 
 _AHEAD = 110_000_000  # numbers that the original wrote ahead of the pruned network, of all batches
-LIVE = 400_000_000  # numbers that both versions hold; where activations are large, some images join later
+LIVE = 200_000_000  # numbers that both versions hold; where activations are large, some images join later
 _PASSES = 32  # multiply-adds that one look at an output is worth: it is memory that takes the time
 _CAREFUL = 1.0  # the ridge where a single image leaves nothing to measure on
 LARGEST = 6000  # unknowns of one output channel; beyond, only channels are mixed and kernels keep their shape
@@ -43,6 +43,9 @@ class Settings:
 
     form: str = "patch"  # "patch": whole kernels; "mix": one matrix between channels
     ridge: float | None = None  # times the mean variance; without it, by held-out images
+    prior: str = (
+        "mix"  # what the ridge pulls to: "kernel", as it was; "mix": with stand-ins for removed channels
+    )
     rows: int = 8  # samples for each unknown, at least, where there are as many
     effort: float = 3e10  # multiply-adds that more samples than that may cost at each consumer
     seed: int = 0
@@ -53,7 +56,7 @@ class Settings:
     )
     distinct: int = 1 << 30  # batches; those behind are horizontal flips of the first ones
     mirror: bool = True  # show horizontal flips too, if the network takes them for the same
-    polish: bool = False  # fit consumers that lose no channel too, once what they read has drifted
+    polish: bool = True  # fit consumers that lose no channel too, once what they read has drifted
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,7 +203,7 @@ def _fit(
         ~np.append(exchange.loose, False)[consumer.units],
     )
     unknowns = int((stays | seats.spare).sum()) * (weight[0, 0].numel() if conv else 1)
-    if (conv or linear) and unknowns <= LARGEST and settings.form == "patch":
+    if (conv or linear) and 0 < unknowns <= LARGEST and settings.form == "patch":
         new, shift, now = _fit_patches(program, network, pairs, consumer, weight, seats, settings, conv)
         inner = consumer.units >= 0
         network.kept[consumer.units[inner]] = now[inner]
@@ -219,12 +222,14 @@ def _fit_patches(
     taps = int(np.prod(shape)) if conv else 1
     candidates = torch.from_numpy(np.flatnonzero(seats.stays | seats.spare))
     size = len(candidates) * taps
-    generator = torch.Generator().manual_seed(settings.seed + consumer.op)
     gate = 2 * settings.steps * (size + _PASSES)
     rows = int(max(settings.rows * size, settings.effort / (size * size + (size + gate) * outputs)))
     held = room(program.device, HELD)
     each = -(-min(rows, held // size, PAIRED * held // HELD // (size + 2 * outputs)) // len(pairs))
 
+    generator = torch.Generator().manual_seed(settings.seed + consumer.op)
+    instruction = program.instructions[consumer.op]
+    sampler = Sampler(instruction, consumer.axis, candidates, shape, conv, each, generator)
     samples = Samples((each + len(pairs[0].pruned[consumer.value])) * len(pairs))
     for number, pair in enumerate(pairs):
         target = target_of(
@@ -237,24 +242,29 @@ def _fit_patches(
             settings.steps > 0,
         )
         if target.plain.numel() * len(pairs) <= _AHEAD:  # else it is made again when its turn comes
-            pair.original[program.instructions[consumer.op].outputs[0]] = target.plain
+            pair.original[instruction.outputs[0]] = target.plain
         x = pair.pruned[consumer.value]
         numbers = image_numbers(number, min(settings.distinct, len(pairs)), len(x))
-        draw(samples, program, consumer, x, candidates, target, shape, each, conv, generator, numbers)
-    prior = exact(weight.index_select(1, candidates.to(weight.device)).reshape(outputs, -1).T)
+        sampler.draw(samples, x, target, numbers)
+    likely = torch.from_numpy(np.flatnonzero(seats.stays[candidates.numpy()]))
+    mixed = None
+    if settings.prior == "mix" and not seats.stays.all():
+        standing_in, _ = _fit_mixing(network, pairs, consumer, weight, seats.stays, settings, whole=False)
+        mixed = exact(standing_in[:, candidates[likely]].reshape(outputs, -1).T)
+    prior = exact(weight[:, candidates].reshape(outputs, -1).T)
     scale = prior.new_ones(1) if consumer.norm is None else scale_of(program, network.original, consumer.norm)
     heard = network.heard.get(consumer.op, torch.ones(outputs)).to(prior)
     sign = torch.where(scale < 0, -1.0, 1.0).to(prior)
     found = fit(
         samples, prior, taps, settings.ridge, heard, sign, int(seats.stays.sum()),
         torch.from_numpy(seats.fixed)[candidates], settings.steps,
-        torch.from_numpy(np.flatnonzero(seats.stays[candidates.numpy()])),
+        likely, mixed,
     )  # fmt: skip
     chosen = candidates[found.chosen]
     new = torch.zeros_like(weight)
     new[:, chosen] = found.kernel.T.reshape(outputs, len(chosen), *shape).to(weight)
     bias = network.original[consumer.bias] if consumer.bias is not None else 0.0
-    if conv and isinstance(program.instructions[consumer.op].args[1], Held):
+    if conv and isinstance(instruction.args[1], Held):
         network.narrow[consumer.op] = chosen.to(weight.device)
     now = np.zeros_like(seats.stays)
     now[chosen.numpy()] = True
@@ -268,10 +278,14 @@ def _fit_mixing(
     weight: Tensor,
     stays: Kept,
     settings: Settings,
+    whole: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """One matrix between channels: every removed channel is a combination of the kept ones."""
+    """One matrix between channels: every removed channel is a combination of the kept ones.
+
+    If not on the `whole` calibration set, no held-out image is fitted to: as a prior it is measured on them.
+    """
     generator = torch.Generator().manual_seed(settings.seed + consumer.op)
-    parts = Moments(len(consumer.units)), Moments(len(consumer.units))  # fitted to, and held out
+    parts = SampleMoments(len(consumer.units)), SampleMoments(len(consumer.units))  # fitted to, and held out
     for number, pair in enumerate(pairs):
         x = pair.pruned[consumer.value]
         held = held_out_rows(image_numbers(number, min(settings.distinct, len(pairs)), len(x)))
@@ -279,15 +293,16 @@ def _fit_mixing(
             if bool(chosen.any()):
                 most = 100_000 * int(chosen.sum()) // (len(pairs) * len(x))
                 part.add(pixels(x[chosen], consumer.axis, most, generator))
-    return absorb(weight, consumer, stays, _regression(parts, weight, consumer, stays, settings.ridge))
+    return absorb(weight, consumer, stays, _regression(parts, weight, consumer, stays, settings.ridge, whole))
 
 
 def _regression(
-    parts: tuple[Moments, Moments],
+    parts: tuple[SampleMoments, SampleMoments],
     weight: Tensor,
     consumer: ConsumerLayer,
     stays: Kept,
     strength: float | None,
+    whole: bool,
 ) -> StandIn:
     """Return stand-ins by ridge regression on all samples; its strength is given, or by the held-out part."""
     fit, held_out = parts
@@ -300,7 +315,7 @@ def _regression(
         heard = loud[torch.from_numpy(consumer.weight_index)[removed]]
         zeros = loud.new_zeros(len(kept), len(removed))
         strength = held_out_strength(both[0], both[1], zeros, heard)[0]
-    mean, covariance = merged(fit, held_out)
+    mean, covariance = merged(fit, held_out) if whole else (fit.mean(), fit.covariance())
     return regression(mean, covariance, _CAREFUL if strength is None else strength)
 
 

@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slimilar.calibration.consumers import ConsumerLayer, at_places, patches
-from slimilar.calibration.program import Program
+from slimilar.calibration.consumers import at_places, patches
+from slimilar.calibration.program import Instruction
 from slimilar.reconstruction.ridge import (
     Statistics,
     held_out_error,
@@ -25,7 +25,7 @@ from slimilar.reconstruction.ridge import (
     leave_one_out_strength,
     pooled,
 )
-from slimilar.reconstruction.solvers import Moments, block_elimination, positive_definite, unknowns_of
+from slimilar.reconstruction.solvers import SampleMoments, block_elimination, positive_definite, unknowns_of
 from slimilar.reconstruction.solvers import level as level_of
 from slimilar.reconstruction.targets import ReconstructionTarget
 from slimilar.utils.precision import exact
@@ -34,6 +34,7 @@ HELD = 80_000_000  # numbers of what one consumer sees that are held at a time
 PAIRED = 2 * HELD  # and of that together with what it should write, and where the ReLU behind it opens
 
 _PIECE = 4096  # samples
+_AT_ONCE = 4_000_000  # numbers of the patches that are gathered at once
 _EVERY = 4  # one image of so many is held out while the ridge is chosen
 _ALONE = 2048  # samples, one an image, for which leaving each out is affordable
 _CAREFUL = 1.0  # the ridge where a single image leaves nothing to measure on
@@ -89,35 +90,36 @@ class Fit:
     chosen: Tensor
 
 
-def draw(
-    samples: Samples, program: Program, consumer: ConsumerLayer, x: Tensor, channels: Tensor,
-    target: ReconstructionTarget, taps: tuple[int, ...], most: int, conv: bool, generator: torch.Generator,
-    numbers: Tensor | None = None,
-) -> None:  # fmt: skip
-    """Add samples of one batch, of some channels, at most so many (at least one of every image).
+@dataclass(frozen=True, eq=False)
+class Sampler:
+    """Draws samples of what a consumer reads of some channels, at most so many of a batch."""
 
-    `numbers` are those of the batch's images (see `image_numbers`).
-    """
-    numbers = torch.arange(len(x)) if numbers is None else numbers
-    if not conv:
-        rows = x.movedim(consumer.axis, -1).flatten(0, -2)
-        pick = torch.randperm(len(rows), generator=generator)[:most]
-        images = numbers[pick // (len(rows) // len(x))]
-        samples.add(
-            rows[pick].index_select(1, channels.to(x.device)),
-            *target.at(lambda t: t.flatten(0, -2)[pick]),
-            images,
-        )
-        return
-    places = int(np.prod(target.plain.shape[2:]))
-    each = max(1, min(places, -(-most // len(x))))
-    step = max(1, min(len(x), 4_000_000 // max(1, each * len(channels) * int(np.prod(taps)))))
-    for first in range(0, len(x), step):
-        some = slice(first, first + step)
-        chosen = torch.randperm(places, generator=generator)[:each]
-        seen = patches(x[some], program.instructions[consumer.op], taps, chosen, channels)
-        images = numbers[some].repeat_interleave(len(chosen))
-        samples.add(seen, *target.at(partial(_some_of, some=some, places=chosen)), images)
+    instruction: Instruction
+    axis: int  # of the channels
+    channels: Tensor
+    taps: tuple[int, ...]
+    conv: bool  # otherwise a linear layer, whose rows are samples
+    most: int
+    generator: torch.Generator
+
+    def draw(self, samples: Samples, x: Tensor, target: ReconstructionTarget, numbers: Tensor) -> None:
+        """Add samples of one batch, at least one of every image; `numbers` are its images' (`image_numbers`)."""
+        if not self.conv:
+            rows = x.movedim(self.axis, -1).flatten(0, -2)
+            pick = torch.randperm(len(rows), generator=self.generator)[: self.most]
+            images = numbers[pick // (len(rows) // len(x))]
+            seen = rows[pick].index_select(1, self.channels.to(x.device))
+            samples.add(seen, *target.at(lambda t: t.flatten(0, -2)[pick]), images)
+            return
+        places = int(np.prod(target.plain.shape[2:]))
+        each = max(1, min(places, -(-self.most // len(x))))
+        step = max(1, min(len(x), _AT_ONCE // max(1, each * len(self.channels) * int(np.prod(self.taps)))))
+        for first in range(0, len(x), step):
+            some = slice(first, first + step)
+            chosen = torch.randperm(places, generator=self.generator)[:each]
+            seen = patches(x[some], self.instruction, self.taps, chosen, self.channels)
+            images = numbers[some].repeat_interleave(len(chosen))
+            samples.add(seen, *target.at(partial(_some_of, some=some, places=chosen)), images)
 
 
 def image_numbers(batch: int, distinct: int, size: int) -> Tensor:
@@ -145,23 +147,26 @@ def _some_of(images: Tensor, some: slice, places: Tensor) -> Tensor:
 
 def fit(
     samples: Samples, prior: Tensor, taps: int, strength: float | None, weight: Tensor, sign: Tensor,
-    width: int | None, fixed: Tensor, steps: int, likely: Tensor | None = None,
+    width: int | None, fixed: Tensor, steps: int, likely: Tensor | None = None, mixed: Tensor | None = None,
 ) -> Fit:  # fmt: skip
     """Fit a kernel; with `width`, only so many channels of `taps` unknowns each are read, chosen by elimination.
 
     The ridge is `strength` times the mean variance; without it, what held-out images say is best on the `likely`
-    channels.
+    channels. `mixed` is the kernel on these in which they stand in for the others: a better prior, while they stay.
     """
     size = len(prior)
     x, y, level = samples.all()
     channels = torch.arange(size // taps)
     likely = channels if likely is None else likely
     exchange = width is not None and width < len(channels)
-    choice = Choice(taps, weight, width or len(channels), fixed, likely)
+    choice = ChannelChoice(taps, weight, width or len(channels), fixed, likely, mixed)
     if strength is None:
         seen, strength, exchange = _judged(samples, prior, choice, exchange)
     else:
         seen = _statistics(x, y, torch.ones(len(x), dtype=torch.bool))
+    if mixed is not None and not exchange:
+        prior = prior.clone()
+        prior[unknowns_of(likely, taps)] = mixed
     inside = seen.covariance
     strength = positive_definite(inside, level_of(inside, strength))
     cross = seen.cross + strength * prior
@@ -188,7 +193,7 @@ def fit(
 
 
 @dataclass(frozen=True, eq=False)
-class Choice:
+class ChannelChoice:
     """Which channels, of `taps` unknowns each, a kernel may read: `width` of them, the `fixed` ones in any case.
 
     The `likely` ones are those that were chosen before. Outputs count by `weight`.
@@ -199,6 +204,7 @@ class Choice:
     width: int
     fixed: Tensor
     likely: Tensor
+    mixed: Tensor | None = None  # the prior of the likely ones, if they stay
 
     def eliminated(self, inside: Tensor, cross: Tensor) -> Tensor:
         """Return the channels that backward elimination leaves."""
@@ -206,7 +212,7 @@ class Choice:
 
 
 def _judged(
-    samples: Samples, prior: Tensor, choice: Choice, exchange: bool
+    samples: Samples, prior: Tensor, choice: ChannelChoice, exchange: bool
 ) -> tuple[Statistics, float, bool]:
     """Return the statistics of all samples, the ridge that errs least on held-out images, and whether to exchange.
 
@@ -215,13 +221,14 @@ def _judged(
     x, y, _ = samples.all()
     fitted = ~held_out_rows(samples.images)
     everything, at = torch.ones_like(fitted), unknowns_of(choice.likely, choice.taps)
+    start = prior[at] if choice.mixed is None else choice.mixed
     if len(x) <= _ALONE and len(samples.images.unique()) == len(x) > 1:
-        strength = leave_one_out_strength(x[:, at], y, prior[at], choice.weight)
+        strength = leave_one_out_strength(x[:, at], y, start, choice.weight)
         return _statistics(x, y, everything), strength, False
     if not bool(fitted.any()) or bool(fitted.all()):  # too few images to tell
         return _statistics(x, y, everything), _CAREFUL, False
     fit, held_out = _statistics(x, y, fitted), _statistics(x, y, ~fitted)
-    strength, error = held_out_strength(fit.only(at), held_out.only(at), prior[at], choice.weight)
+    strength, error = held_out_strength(fit.only(at), held_out.only(at), start, choice.weight)
     if exchange:
         exchange = _exchanged_error(fit, held_out, prior, choice, strength) < error
     together = pooled(fit, held_out)
@@ -229,7 +236,7 @@ def _judged(
 
 
 def _exchanged_error(
-    fit: Statistics, held_out: Statistics, prior: Tensor, choice: Choice, strength: float
+    fit: Statistics, held_out: Statistics, prior: Tensor, choice: ChannelChoice, strength: float
 ) -> float:
     """Return the held-out error of the kernel on those channels that elimination finds on the fitted images."""
     amount = level_of(fit.covariance, strength)
@@ -241,7 +248,7 @@ def _exchanged_error(
 
 def _statistics(x: Tensor, y: Tensor, chosen: Tensor) -> Statistics:
     """Return the statistics of some rows."""
-    moments = Moments(x.shape[1], y.shape[1])
+    moments = SampleMoments(x.shape[1], y.shape[1])
     for xs, ys, some in zip(x.split(_PIECE), y.split(_PIECE), chosen.split(_PIECE), strict=True):
         if bool(some.all()):
             moments.add(xs, ys)

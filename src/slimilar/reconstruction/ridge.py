@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from slimilar.reconstruction.solvers import Moments, level
+from slimilar.reconstruction.solvers import SampleMoments, level
 from slimilar.utils.precision import exact
 
 _GRID = tuple(10.0**e for e in (-4, -3, -2, -1, 0, 1, 2))  # of the mean variance
@@ -32,7 +32,7 @@ class Statistics:
     cross: Tensor  # covariance of x with y
 
     @staticmethod
-    def of(moments: Moments) -> Statistics:
+    def of(moments: SampleMoments) -> Statistics:
         """Return the statistics of all rows that were added."""
         found = moments.mean(), moments.mean_beside(), moments.covariance(), moments.cross()
         return Statistics(moments.count, *found)
@@ -67,7 +67,7 @@ def pooled(a: Statistics, b: Statistics) -> Statistics:
     )
 
 
-def merged(a: Moments, b: Moments) -> tuple[Tensor, Tensor]:
+def merged(a: SampleMoments, b: SampleMoments) -> tuple[Tensor, Tensor]:
     """Return mean and covariance of the rows of both."""
     found = pooled(Statistics.of(a), Statistics.of(b))
     return found.mean, found.covariance

@@ -24,12 +24,12 @@ _BLOCK = 256  # of columns of a Gram matrix, which is symmetric: half of its blo
 _AT_ONCE = 32  # of so many channels one leaves at a time; of twice as many, two
 
 
-class Moments:
+class SampleMoments:
     """Mean and covariance of rows that come in batches, in one pass; held are sums and the last few rows.
 
     With `beside`, of so many numbers that belong to each row: their mean, and their covariance with the rows.
 
-    >>> seen = Moments(2, beside=1)
+    >>> seen = SampleMoments(2, beside=1)
     >>> seen.add(torch.tensor([[1.0, 0.0], [3.0, 0.0]]), torch.tensor([[1.0], [2.0]]))
     >>> seen.mean().tolist(), seen.covariance().tolist(), seen.cross().tolist()
     ([2.0, 0.0], [[1.0, 0.0], [0.0, 0.0]], [[0.5], [0.0]])

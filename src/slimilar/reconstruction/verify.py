@@ -13,8 +13,9 @@ from slimilar.calibration.program import Program, resized_example
 from slimilar.errors import VerificationError
 from slimilar.graph.groups import Grouping
 from slimilar.reconstruction.least_squares import Network
+from slimilar.surgery.other_inputs import random_like
 from slimilar.surgery.rewrite import Kept, atoms_kept
-from slimilar.surgery.verify import difference, plain_outputs, random_like
+from slimilar.surgery.verify import difference, plain_outputs
 from slimilar.utils.modules import copy_with, named_tensors
 from slimilar.utils.precision import exact_device
 from slimilar.utils.pytree import Example, arguments, tensors_in
@@ -76,7 +77,7 @@ def removed_at_reads(program: Program, grouping: Grouping, kept: Kept) -> Masks:
     """Return the positions of removed channels at every operator that reads any."""
     stays = np.append(atoms_kept(grouping, kept), True)  # CONSTANT = -1 finds the last entry
     found: dict[int, list[tuple[int, int, Tensor]]] = {}
-    for read in program.trace.reads:
+    for read in program.trace.summing:
         lost = np.flatnonzero(~stays[read.atoms])
         if len(lost):
             found.setdefault(read.op, []).append((read.value, read.axis, torch.from_numpy(lost)))

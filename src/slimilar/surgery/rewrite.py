@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.utils.weight_norm import WeightNorm as WeightNormHook
 
 from slimilar.graph.groups import Grouping
 from slimilar.graph.records import Trace, WeightNorm
+from slimilar.surgery.branches import norm_behind
 from slimilar.surgery.channel_selection import select_from
+from slimilar.surgery.module_sizes import describe, recompute_weights, set_number
+from slimilar.surgery.removed_branches import Stand, replace_branches
 from slimilar.utils.modules import copy_with, named_modules, named_tensors, on_meta
 
 Kept = NDArray[np.bool_]  # for every unit of a grouping, numbered over all groups: does it stay?
@@ -64,6 +65,12 @@ class Surgery:
     selections: Mapping[str, NDArray[np.int64]]  # batch norm -> the channels of its stream that it reads
     biases: frozenset[str] = frozenset()  # convolutions and linear layers that gained a bias
     weight_norms: tuple[WeightNorm, ...] = ()  # whose magnitude takes in what the norm of the direction loses
+    stands: Mapping[str, Stand] = field(
+        default_factory=dict
+    )  # layer of a removed branch -> what stands in its place
+    folded: Mapping[str, str] = field(
+        default_factory=dict
+    )  # constant layer -> the batch norm that it takes in
 
     def then(self, later: Surgery) -> Surgery:
         """Return this surgery followed by another one on its result."""
@@ -77,11 +84,14 @@ class Surgery:
             selections[module] = chosen if again is None else chosen[again]
             indices.pop((f"{module}.index", 0), None)
         for module in self.biases:  # nor is a bias that it gained: it is as long as the weight has filters
-            indices.pop((f"{module}.bias", 0), None)
+            again = indices.pop((f"{module}.bias", 0), None)
+            if again is not None and module in self.stands:  # its weight has gone
+                indices[f"{module}.weight", 0] = again
         norms = tuple(dict.fromkeys((*self.weight_norms, *later.weight_norms)))
         return Surgery(
-            indices, {**self.numbers, **later.numbers}, selections, self.biases | later.biases, norms
-        )
+            indices, {**self.numbers, **later.numbers}, selections, self.biases | later.biases, norms,
+            {**self.stands, **later.stands}, {**self.folded, **later.folded},
+        )  # fmt: skip
 
 
 def surgery(trace: Trace, grouping: Grouping, kept: Kept) -> Surgery:
@@ -93,7 +103,44 @@ def surgery(trace: Trace, grouping: Grouping, kept: Kept) -> Surgery:
         for n in trace.norms
         if n.selects and not stays[n.atoms].all()
     }
-    return Surgery(kept_indices(trace, grouping, kept), numbers, selections, weight_norms=trace.weight_norms)
+    stands, folded = _removed_branches(trace, grouping, kept)
+    bare = {path for path, stand in stands.items() if stand == "constant"} - {
+        name.removesuffix(".bias") for name in trace.parameters
+    }
+    return Surgery(
+        kept_indices(trace, grouping, kept),
+        numbers,
+        selections,
+        frozenset(bare),
+        trace.weight_norms,
+        stands,
+        folded,
+    )
+
+
+def _removed_branches(
+    trace: Trace, grouping: Grouping, kept: Kept
+) -> tuple[dict[str, Stand], dict[str, str]]:
+    """Return what stands for the layers of groups that lose all channels, and the batch norms that go with them."""
+    stands: dict[str, Stand] = {}
+    folded: dict[str, str] = {}
+    gone = [
+        group
+        for start, group in zip(grouping.offsets, grouping.groups, strict=True)
+        if not kept[start : start + group.width].any()
+    ]
+    for group in gone:
+        for producer in group.producers:
+            stands[producer] = "empty"
+        for norm in group.batch_norms:
+            stands[norm.module] = "identity"
+    for consumer in (consumer for group in gone for consumer in group.consumers):
+        if stands.get(consumer.module) != "empty":
+            stands[consumer.module] = "constant"
+            behind = norm_behind(trace, consumer.op)
+            if behind is not None:
+                folded[consumer.module], stands[behind] = behind, "identity"
+    return stands, folded
 
 
 def operate(model: nn.Module, surgery: Surgery) -> nn.Module:
@@ -131,7 +178,7 @@ def _by_tensor(indices: AxisIndex) -> dict[str, dict[int, NDArray[np.int64]]]:
 def update_sizes(small: nn.Module, surgery: Surgery) -> None:
     """Make the modules of a model with smaller tensors agree with them."""
     for (module, attribute, item), value in surgery.numbers.items():
-        _set_number(small.get_submodule(module), attribute, item, value)
+        set_number(small.get_submodule(module), attribute, item, value)
     for name, index in surgery.selections.items():
         norm = small.get_submodule(name)
         held = next(iter(norm.state_dict().values()))
@@ -143,10 +190,11 @@ def update_sizes(small: nn.Module, surgery: Surgery) -> None:
     if training:
         small.eval()  # looking at a weight under spectral_norm changes it in training
     for part in parts:
-        _recompute_weights(part)
+        recompute_weights(part)
         describe(part)
     for part in training:
         vars(part)["training"] = True
+    replace_branches(small, surgery.stands, surgery.folded)
 
 
 def add_bias(module: Any) -> None:
@@ -155,58 +203,6 @@ def add_bias(module: Any) -> None:
     if module.bias is None:
         size = weight.shape[1] * module.groups if getattr(module, "transposed", False) else weight.shape[0]
         module.bias = nn.Parameter(weight.new_zeros(size), requires_grad=weight.requires_grad)
-
-
-def _set_number(module: nn.Module, attribute: str, item: int | None, value: int) -> None:
-    if item is None:
-        setattr(module, attribute, value)
-        return
-    held = getattr(module, attribute)
-    setattr(module, attribute, type(held)(value if i == item else v for i, v in enumerate(held)))
-
-
-def _recompute_weights(module: nn.Module) -> None:
-    """Compute weights again that a hook of torch's older weight_norm computes before every forward."""
-    for hook in module._forward_pre_hooks.values():
-        if isinstance(hook, WeightNormHook):
-            setattr(module, hook.name, hook.compute_weight(module))
-
-
-def describe(module: nn.Module) -> None:
-    """Set the attributes in which a standard module states its own size."""
-    for function in _descriptions(type(module)):  # type: ignore[arg-type]  # mypy asks instances for a hash
-        for name, value in function(module).items():
-            if getattr(module, name, None) != value:
-                setattr(module, name, value)
-
-
-@cache
-def _descriptions(kind: type) -> list[Callable[[Any], dict[str, Any]]]:
-    return [function for kinds, function in _DESCRIBE if issubclass(kind, kinds)]
-
-
-def _conv(m: Any) -> dict[str, Any]:
-    a, b = m.weight.shape[0], m.weight.shape[1] * m.groups
-    return {"in_channels": a, "out_channels": b} if m.transposed else {"in_channels": b, "out_channels": a}
-
-
-def _norm(m: Any) -> dict[str, Any]:
-    held = m.weight if m.weight is not None else m.running_mean
-    return {} if held is None else {"num_features": held.shape[0]}
-
-
-def _layer_norm(m: Any) -> dict[str, Any]:
-    return {} if m.weight is None else {"normalized_shape": tuple(m.weight.shape)}
-
-
-_DESCRIBE: list[tuple[Any, Callable[[Any], dict[str, Any]]]] = [
-    (nn.modules.conv._ConvNd, _conv),
-    (nn.Linear, lambda m: {"out_features": m.weight.shape[0], "in_features": m.weight.shape[1]}),
-    (nn.modules.batchnorm._NormBase, _norm),
-    (nn.GroupNorm, lambda m: {} if m.weight is None else {"num_channels": m.weight.shape[0]}),
-    (nn.LayerNorm, _layer_norm),
-    (nn.PReLU, lambda m: {"num_parameters": m.weight.shape[0]}),
-]
 
 
 def operate_on_meta(model: nn.Module, surgery: Surgery) -> nn.Module:

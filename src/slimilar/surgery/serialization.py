@@ -6,16 +6,18 @@ a model larger than its class already is, or set what is not a size.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import pairwise
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
 from slimilar.errors import StoreError
+from slimilar.surgery.branches import LAYERS, NORMS
 from slimilar.surgery.channel_selection import can_select
+from slimilar.surgery.removed_branches import Stand
 from slimilar.surgery.rewrite import Surgery
 from slimilar.utils.modules import named_tensors
 
@@ -38,6 +40,8 @@ def encode(surgery: Surgery) -> Json:
         "numbers": [[*place, value] for place, value in surgery.numbers.items()],
         "selections": selections,
         "biases": sorted(surgery.biases),
+        "stands": [list(entry) for entry in surgery.stands.items()],
+        "folded": [list(entry) for entry in surgery.folded.items()],
     }
 
 
@@ -52,6 +56,8 @@ def decode(data: Any) -> Surgery:
         _mapping(data["numbers"], 4, _place, lambda e: _count(e[3])),
         _mapping(data["selections"], 2, lambda e: _text(e[0]), lambda e: _pick(sets, e[1])),
         frozenset(_text(entry) for entry in data["biases"]),
+        stands=_mapping(_list(data, "stands"), 2, lambda e: _text(e[0]), lambda e: _stand(e[1])),
+        folded=_mapping(_list(data, "folded"), 2, lambda e: _text(e[0]), lambda e: _text(e[1])),
     )
 
 
@@ -74,6 +80,17 @@ def check(surgery: Surgery, model: nn.Module) -> None:
     for module in surgery.biases:
         if not isinstance(modules.get(module), nn.modules.conv._ConvNd | nn.Linear):
             raise _unfit(f"{module!r} is no convolution or linear layer in it")
+    _check_branches(surgery, modules)
+
+
+def _check_branches(surgery: Surgery, modules: Mapping[str, nn.Module]) -> None:
+    """Refuse to replace what is no plain layer or batch norm."""
+    for path, stand in surgery.stands.items():
+        if type(modules.get(path)) not in (NORMS if stand == "identity" else LAYERS):
+            raise _unfit(f"{path!r} is no layer in it that could be {stand}")
+    for path, norm in surgery.folded.items():
+        if surgery.stands.get(path) != "constant" or surgery.stands.get(norm) != "identity":
+            raise _unfit(f"the batch norm {norm!r} does not go with {path!r}")
 
 
 def _check_selection(norm: Any, name: str, index: NDArray[np.int64]) -> None:
@@ -112,6 +129,22 @@ def _text(value: Any) -> str:
     if not isinstance(value, str):
         raise _odd("names")
     return value
+
+
+def _list(data: Json, name: str) -> list[Any]:
+    """Return a list that files of earlier versions do not have."""
+    value = data.get(name, [])
+    if not isinstance(value, list):
+        raise _odd(f"a list {name}")
+    return value
+
+
+def _stand(value: Any) -> Stand:
+    for known in get_args(Stand):
+        if value == known:
+            stand: Stand = known
+            return stand
+    raise _odd("stands that are empty, identity or constant")
 
 
 def _rising(values: Any) -> NDArray[np.int64]:

@@ -7,7 +7,6 @@ and these go the same way at any height and width as long as the same operators 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from threading import Lock
@@ -20,59 +19,87 @@ from slimilar.errors import VerificationError
 from slimilar.graph.groups import Grouping
 from slimilar.graph.records import Trace
 from slimilar.surgery.masking import Masked, Masks, masks_of, recurrent
+from slimilar.surgery.other_inputs import other_inputs, random_like, with_small_images
 from slimilar.surgery.rewrite import Kept
+from slimilar.surgery.training_step import check_training_step
 from slimilar.utils.modules import copy_with, eval_view, named_modules, named_parameters
-from slimilar.utils.pytree import Example, arguments, map_tensors, tensors_in
-
-_SIDE = 32  # images twice as large are made as small as this: most networks halve them five times
+from slimilar.utils.pytree import Example, arguments, tensors_in
 
 
 def verify(
     model: nn.Module, small: nn.Module, example: Example, trace: Trace, grouping: Grouping, kept: Kept
 ) -> float:
-    """Compare the smaller model with the masked original on random input; return the largest relative error.
+    """Compare the smaller model with the masked original on random inputs; return the largest relative error.
 
-    A difference in float32 is decided in float64. Models on the meta device have no numbers to compare.
+    Beside the example's shape, these have other batch and image sizes where the model takes them, and the smaller
+    model must take a step of training if the original does. A difference in float32 is decided in float64. Models on
+    the meta device have no numbers to compare.
     """
     parameters = named_parameters(model).values()
     if any(t.is_meta for t in parameters):
         return 0.0
     masks = masks_of(model, trace, grouping, kept)
     wide = any(t.dtype in (torch.float16, torch.bfloat16) for t in parameters)
-    error = _error(model, small, example, trace, masks, torch.float32 if wide else None)
-    if not error < 1e-4:
-        error = _error(model, small, example, trace, masks, torch.float64)
-        if not error < 1e-6:
-            raise VerificationError(
-                "the smaller model must equal the original with the removed channels masked, but their outputs "
-                f"differ by {error:.2g} of the largest value"
-            )
-    return error
+    errors = _errors(model, small, example, trace, masks, torch.float32 if wide else None)
+    if not all(error < 1e-4 for error in errors.values()):
+        errors = _errors(model, small, example, trace, masks, torch.float64)
+        for name, error in errors.items():
+            if not error < 1e-6:
+                raise VerificationError(
+                    "the smaller model must equal the original with the removed channels masked, but their outputs "
+                    f"differ by {error:.2g} of the largest value on {name}"
+                )
+    return max(errors.values())
 
 
-def _error(
+def _errors(
     model: nn.Module,
     small: nn.Module,
     example: Example,
     trace: Trace,
     masks: Masks,
     dtype: torch.dtype | None,
-) -> float:
-    """Return the relative error on small images if the model takes them as it takes the example's, else on those."""
+) -> dict[str, float]:
+    """Return the relative error on every input that the model takes as it takes the example, by the input's name."""
     original = eval_view(model)
     if dtype is not None:
         original, small = copy_with(original, {}).to(dtype), copy_with(small, {}).to(dtype)
-    device = next(iter(small.parameters())).device
-    inputs = random_like(example, dtype, device)
-    less = _smaller(inputs)
-    if less is not None:
-        expected: list[Tensor] = []
+    inputs = random_like(example, dtype, next(iter(small.parameters())).device)
+    error = None
+    for base in with_small_images(inputs):
+        error = _error_at(original, small, base, trace, masks)
+        if error is not None:
+            break
+    if error is None:
+        base, error = inputs, _error_on_example(original, small, inputs, trace, masks)
+    errors = {"the example's shape": error}
+    for name, other in other_inputs(base):
         try:
-            expected, run = _outputs(original, less, trace, masks)
-        except Exception:  # the user's code may say anything to a size that it was not made for
-            run = Masked({})
-        if run.names == [op.name for op in trace.ops]:
-            return difference(expected, plain_outputs(small, less))
+            error = _error_at(original, small, other, trace, masks)
+        except Exception as raised:
+            raise VerificationError(f"on {name} the smaller model raised: {raised}") from raised
+        if error is not None:
+            errors[name] = error
+    check_training_step(original, small, base)
+    return errors
+
+
+def _error_at(
+    original: nn.Module, small: nn.Module, inputs: Example, trace: Trace, masks: Masks
+) -> float | None:
+    """Return the relative error, None if the original does not take such inputs, or runs other operators on them."""
+    try:
+        expected, run = _outputs(original, inputs, trace, masks)
+    except Exception:  # the user's code may raise anything for a size that it was not made for
+        return None
+    if run.names != [op.name for op in trace.ops]:
+        return None
+    return difference(expected, plain_outputs(small, inputs))
+
+
+def _error_on_example(
+    original: nn.Module, small: nn.Module, inputs: Example, trace: Trace, masks: Masks
+) -> float:
     expected, run = _outputs(original, inputs, trace, masks)
     if not run.complete:
         raise VerificationError(
@@ -80,23 +107,6 @@ def _error(
             "did not run on random input"
         )
     return difference(expected, plain_outputs(small, inputs))
-
-
-def _smaller(example: Example) -> Example | None:
-    """Return an example with small images, None where they are small already or there are none."""
-    found = [t.shape[-2:] for t in tensors_in(example) if t.is_floating_point() and t.ndim == 4]
-    sides = [side for shape in found for side in shape]
-    if not sides or min(sides) < 2 * _SIDE:
-        return None
-    scale = _SIDE / min(sides)
-
-    def shrink(t: Tensor) -> Tensor:
-        if not t.is_floating_point() or t.ndim != 4:
-            return t
-        height, width = (math.ceil(side * scale / 32) * 32 for side in t.shape[-2:])
-        return t[..., :height, :width]
-
-    return map_tensors(shrink, example)
 
 
 def _outputs(model: nn.Module, inputs: Example, trace: Trace, masks: Masks) -> tuple[list[Tensor], Masked]:
@@ -164,16 +174,3 @@ def _relative(expected: Tensor, given: Tensor) -> float:
         return 0.0 if torch.equal(expected, given) else float("inf")
     scale = expected.abs().max().clamp_min(torch.finfo(expected.dtype).tiny)
     return float((expected - given).abs().max() / scale)
-
-
-def random_like(example: Example, dtype: torch.dtype | None, device: torch.device) -> Example:
-    """Return an example with random numbers, the same each time."""
-    generator = torch.Generator().manual_seed(0)
-
-    def make(t: Tensor) -> Tensor:
-        if not t.is_floating_point():
-            return t.to(device)
-        noise = torch.randn(t.shape, generator=generator, dtype=torch.float32)
-        return noise.to(device=device, dtype=dtype or t.dtype)
-
-    return map_tensors(make, example)

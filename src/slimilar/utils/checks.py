@@ -28,3 +28,14 @@ def check_positive_integer(value: Any, option: str) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise InvalidInput(Option(option), f" must be a whole number of at least 1, got {value!r}")
     return value
+
+
+def check_natural_number(value: Any, option: str) -> int:
+    """Return a whole number of at least 0, or raise.
+
+    >>> check_natural_number(0, "min_channels")
+    0
+    """
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise InvalidInput(Option(option), f" must be a whole number of at least 0, got {value!r}")
+    return value

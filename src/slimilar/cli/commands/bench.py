@@ -56,7 +56,9 @@ def bench(
     if threads is not None:
         torch.set_num_threads(threads)
     opened = {
-        name: open_model(name, None if name.endswith(".safetensors") else weights, input, base).placed(device, dtype)
+        name: open_model(
+            name, None if name.endswith((".safetensors", ".onnx")) else weights, input, base
+        ).placed(device, dtype)
         for name in models
     }  # fmt: skip
     found: dict[str, Timings] = {}

@@ -42,7 +42,7 @@ def evaluate(
     out = Output(json, quiet)
     found: dict[str, Score] = {}
     for name in models:
-        given = None if name.endswith(".safetensors") else weights
+        given = None if name.endswith((".safetensors", ".onnx")) else weights
         opened = open_model(name, given, input, base).placed(device, dtype)
         with out.working(f"Evaluating {name}"):
             images = labelled(opened, data, "test", limit, normalise)

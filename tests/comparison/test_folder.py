@@ -7,10 +7,8 @@ from dataclasses import replace
 import pytest
 
 from helpers.comparing import RECIPE, TERMS, plain, subject
-from slimilar.comparison import ComparisonRow, Event, compare, load
-from slimilar.comparison.schedule import run as schedule
+from slimilar.comparison import Event, compare, load
 from slimilar.comparison.table import lines, markdown
-from slimilar.comparison.tasks import Choice, Entry
 from slimilar.errors import InvalidInput, StoreError
 from slimilar.train import train
 
@@ -106,25 +104,3 @@ def test_a_budget_that_cannot_be_reached_is_a_row_that_says_why(tmp_path):
     assert "## Not reached" in markdown(found)
     compare(subject(), terms, tmp_path, threads=1)
     assert len((tmp_path / "rows.jsonl").read_bytes().splitlines()) == 2
-
-
-def test_what_depends_on_a_failure_fails_with_its_reason():
-    choice = Choice("similarity", 0)
-    wanted = [Entry("similarity", s, False, "0.5", 0, choice) for s in ("none", "linear")]
-
-    class Refuses:
-        """Does everything but choose."""
-
-        capacity = 1
-
-        def submit(self, task):
-            self.task = task
-
-        def next(self):
-            from slimilar.comparison.engines import Failed
-
-            return self.task, Failed("no channels") if isinstance(self.task, Choice) else None
-
-    rows: list[ComparisonRow] = []
-    schedule(wanted, Refuses(), rows.append, lambda event: None, 0)
-    assert [row.error for row in rows] == ["no channels", "no channels"]

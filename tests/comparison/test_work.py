@@ -2,24 +2,17 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
-import os
-import sys
 from dataclasses import replace
 
-import pytest
 import torch
 
 import slimilar
-from helpers.comparing import RECIPE, TERMS, plain, subject
-from helpers.paths import TESTS
+from helpers.comparing import RECIPE, TERMS, subject
 from slimilar.comparison import compare
 from slimilar.comparison.choices import decode, encode
-from slimilar.comparison.tasks import Choice, Start, TrainingTask, entries, in_order, needed
 from slimilar.comparison.terms import calibration
 from slimilar.criteria import available, facts
-from slimilar.errors import InvalidInput
 from slimilar.pipeline.analysis import plan_from
 from slimilar.train import evaluate, train
 
@@ -107,44 +100,3 @@ def test_the_others_may_have_as_many_plain_epochs(tmp_path):
     (row,) = compare(subject(), replace(terms, epochs=0), tmp_path, threads=1).rows
     by_hand = train(subject().model, subject().train, RECIPE).model
     assert (row.extra_epochs, row.prepared) == (1, evaluate(by_hand, subject().test).accuracy)
-
-
-def test_what_needs_what():
-    terms = replace(TERMS, criteria=("span",), flops=("0.5",), substitutes=("own",), plain_epochs=True)
-    (entry,) = entries(terms)
-    assert in_order([entry]) == [
-        Start(),
-        TrainingTask("plain", 0),
-        Choice("span", 0, TrainingTask("plain", 0)),
-        entry,
-    ]
-    assert needed(entry) == (Start(), entry.choice)
-
-
-# --- several at once ----------------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow  # the fast tests have it on the command line
-def test_two_processes_end_with_the_same_rows(whole, tmp_path):
-    terms = replace(TERMS, criteria=("similarity", "magnitude-l1"), flops=("0.5",))
-    found = plain(compare(subject, terms, tmp_path, jobs=2, threads=1))
-    assert len(found) == 4
-    assert found.items() <= plain(whole[1]).items()
-
-
-@pytest.mark.engines
-@pytest.mark.skipif(importlib.util.find_spec("ray") is None, reason="Ray is not installed: make test-engines")
-@pytest.mark.filterwarnings("ignore")  # of Ray itself, while it starts and stops
-def test_a_cluster_ends_with_the_same_rows(whole, tmp_path, monkeypatch):
-    places = [str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(places))
-    terms = replace(TERMS, criteria=("magnitude-l1",), flops=("0.5",))
-    found = plain(compare(subject, terms, tmp_path, jobs=2, threads=1, engine="ray"))
-    assert len(found) == 2
-    assert found.items() <= plain(whole[1]).items()
-
-
-def test_without_ray_one_is_told_what_to_install(tmp_path, monkeypatch):
-    monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(InvalidInput, match=r"needs Ray: pip install 'slimilar\[ray\]'"):
-        compare(subject, TERMS, tmp_path, engine="ray")

@@ -1,0 +1,58 @@
+"""Terms that mean nothing are refused before any work."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from helpers.comparing import TERMS, subject
+from slimilar.comparison import compare
+from slimilar.errors import InvalidInput
+
+# --- what is asked ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"criteria": ("similarty",)}, "did you mean similarity"),
+        ({"criteria": ()}, "criteria must be one or more different ones"),
+        ({"flops": ("half",)}, "flops must be a share"),
+        (
+            {"flops": ("7",)},
+            r"flops must be a share from 0 to 1 .* or a number of FLOPs such as \"40M\", got '7'",
+        ),
+        ({"flops": ("150%",)}, "flops must be a share from 0 to 1"),
+        ({"flops": ("0",)}, "flops must be a share"),
+        ({"flops": ("-0.5",)}, "flops must be a share"),
+        ({"flops": ("0.5", "0.5")}, "flops must be one or more different ones"),
+        ({"substitutes": ("best",)}, "reconstruction must be one of"),
+        ({"epochs": -1}, "epochs must not be negative"),
+        ({"images": 0}, "criterion 'span' needs images, got images 0"),
+        ({"residual": "outer"}, "residual must be one of"),
+    ],
+)
+def test_mistakes_are_found_before_any_work(change, message):
+    with pytest.raises(InvalidInput, match=message):
+        replace(TERMS, **change)
+
+
+@pytest.mark.parametrize("budget", ["1", "100%", "0.3", "12.5%", "4k", "1e3"])
+def test_shares_and_sizes_are_budgets(budget):
+    assert replace(TERMS, flops=(budget,)).flops == (budget,)
+
+
+def test_more_flops_than_there_are(tmp_path):
+    with pytest.raises(InvalidInput, match=r"at most the \d+\.\d+ k that the network has, got '7G'"):
+        compare(subject(), replace(TERMS, flops=("0.5", "7G")), tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+def test_more_calibration_images_than_there_are(tmp_path):
+    with pytest.raises(InvalidInput, match="at most the 300 training images, got 301"):
+        compare(subject(), replace(TERMS, images=301), tmp_path / "new")
+    assert not (tmp_path / "new").exists()
+
+
+# --- the command line ---------------------------------------------------------------------------------------------
