@@ -15,7 +15,8 @@ PYTEST := $(BIN)/python -m pytest
 PARALLEL := OMP_NUM_THREADS=1 $(PYTEST) -n auto
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-slow test-zoo test-engines check format demo docs package bench screenshots clean
+.PHONY: help install test test-slow test-zoo test-accelerator test-engines check format demo docs package bench \
+	screenshots clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 14
@@ -56,6 +57,9 @@ test-slow: $(INSTALLED)  ## run the tests that take minutes
 
 test-zoo: $(DETECTORS)  ## run the tests over whole model zoos
 	$(PYTEST) -m slow --timeout 3600 tests/zoo $(ARGS)
+
+test-accelerator: $(INSTALLED)  ## run the tests on the accelerator of this machine, or on a pretended one
+	$(PYTEST) -m accelerator tests/accelerator $(ARGS)
 
 test-engines: $(ENGINES)  ## run the tests of ONNX Runtime, OpenVINO and Ray; records benchmarks/results/engines.txt
 	PYTHONPATH=benchmarks $(BIN)/python scripts/test_engines.py $(ARGS)

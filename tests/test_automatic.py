@@ -8,12 +8,12 @@ from torch import Tensor, nn
 
 import slimilar
 from slimilar.calibration.batches import to_batches
-from slimilar.calibration.calibration_set import calibration_set
+from slimilar.calibration.calibration_set import CalibrationSet, calibration_set
+from slimilar.calibration.program import program_of
 from slimilar.criteria.base import Sight, Weights
 from slimilar.criteria.sensitivity import Scan
 from slimilar.pipeline import automatic, candidates
 from slimilar.planning.cost import cost_model
-from slimilar.reconstruction.apply import program_of
 from slimilar.surgery.probe import find_structure
 from slimilar.utils.modules import named_tensors
 
@@ -98,15 +98,17 @@ def test_fitted_and_measured_images_never_overlap(monkeypatch: pytest.MonkeyPatc
     substituted, outputs = candidates.substituted, candidates._outputs
 
     def fit(*args: object) -> object:
-        assert isinstance(args[5], Tensor)
-        seen.append(args[5])
+        data = args[5]
+        assert isinstance(data, CalibrationSet)
+        assert data.images is not None
+        seen.append(data.images)
         return substituted(*args)  # type: ignore[arg-type]
 
-    def measure(model: nn.Module, batch: Tensor) -> list[Tensor]:
+    def measure(model: nn.Module, example: Tensor, batch: Tensor) -> list[Tensor]:
         for images in seen:
             for image in images:
                 assert not (batch == image).flatten(1).all(1).any()
-        return outputs(model, batch)
+        return outputs(model, example, batch)
 
     monkeypatch.setattr(candidates, "substituted", fit)
     monkeypatch.setattr(candidates, "_outputs", measure)

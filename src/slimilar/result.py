@@ -31,6 +31,7 @@ class Result:
         default_factory=dict
     )  # of the plans compared: divergence, held-out images
     notes: tuple[str, ...] = ()  # what "auto" decided, and why
+    peak_memory: int | None = None  # most bytes that tensors took on the model's accelerator; None on a CPU
 
     @property
     def substitute(self) -> str:
@@ -57,5 +58,7 @@ class Result:
             a, b = getattr(before, kind), getattr(after, kind)
             lines.append(f"{label}: {human(a)} -> {human(b)} (-{1 - b / max(1, a):.1%})")
         lines.append(f"threshold {self.cut.threshold:.4g}, {len(self.plan.frozen)} groups left whole")
+        if self.peak_memory is not None:
+            lines.append(f"peak memory on the device: {self.peak_memory / 2**20:.0f} MiB")
         lines += [*self.notes, *[self.plan.note] * bool(self.plan.note)]
         return "\n".join(lines)

@@ -150,7 +150,7 @@ def test_values_of_an_earlier_state_survive_a_write() -> None:
 def test_a_program_in_double_precision_computes_in_it() -> None:
     net = Around(lambda x: x.half().float() * 0 + x * torch.ones(8, 1, 1)).eval()
     x = torch.randn(2, 3, 12, 12, generator=generator())
-    program = record(net, x).in_precision(torch.float64)
+    program = record(net, x).moved(x.device, torch.float64)
     tensors = {n: t.double() for n, t in named_tensors(net).items()}
     values = replay.start(program, [x])
     with torch.no_grad():

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrizations import spectral_norm, weight_norm
 
 import slimilar
-from slimilar.errors import InvalidInput, TraceError
+from slimilar.errors import InvalidInput, SlimilarWarning, TraceError
 from slimilar.graph.grouping import find_groups
 from slimilar.graph.labels import atoms_in, side_by_side
 from slimilar.graph.tracing import trace
@@ -165,7 +165,8 @@ def test_distributed_data_parallel_is_unwrapped(tmp_path):
     distributed = torch.distributed
     distributed.init_process_group("gloo", init_method=f"file://{tmp_path / 'meeting'}", rank=0, world_size=1)
     try:
-        small = pruned(nn.parallel.DistributedDataParallel(chain()))
+        with pytest.warns(SlimilarWarning, match="wrap it in DistributedDataParallel again"):
+            small = pruned(nn.parallel.DistributedDataParallel(chain()))
     finally:
         distributed.destroy_process_group()
     assert isinstance(small, nn.Sequential)
@@ -216,7 +217,8 @@ def test_meta_device():
 
 
 def test_wrapped_models_are_unwrapped():
-    assert pruned(nn.DataParallel(chain()))[0].out_channels == 5
+    with pytest.warns(SlimilarWarning, match="wrap it in DataParallel again"):
+        assert pruned(nn.DataParallel(chain()))[0].out_channels == 5
     assert pruned(torch.compile(chain(), backend="eager"))[0].out_channels == 5
 
 

@@ -1,7 +1,7 @@
 """A pretend accelerator in pure Python: its tensors compute on the CPU underneath, and refuse to meet CPU tensors.
 
 As CUDA does, it refuses to mix devices (numbers without axes and indices aside), to be seen by NumPy, and to draw
-random numbers from a generator of another device. As Apple's MPS does, it can refuse float64 (`without_float64`).
+random numbers from a generator of another device. As Apple's MPS does, it can refuse float64.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class State:
 class PretendTensor(Tensor):
     """A tensor on the pretend device."""
 
-    inner: Tensor
+    on_cpu: Tensor
 
     @staticmethod
     def __new__(cls, inner: Tensor) -> PretendTensor:
@@ -52,18 +52,29 @@ class PretendTensor(Tensor):
             cls, inner.size(), inner.stride(), inner.storage_offset(), dtype=inner.dtype, device=DEVICE,
             requires_grad=inner.requires_grad,
         )  # fmt: skip
-        made.inner = inner.detach()
+        made.on_cpu = inner.detach()
         return made
 
-    def __repr__(self, **_: Any) -> str:
-        return f"PretendTensor({self.inner!r})"
+    def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
+        return f"PretendTensor({self.on_cpu!r})"
+
+    @property
+    def data(self) -> Tensor:
+        """The tensor without its history."""
+        return self.detach()
+
+    @data.setter
+    def data(self, value: Tensor) -> None:  # modules change device and precision so
+        assert isinstance(value, PretendTensor)
+        Tensor.data.__set__(self, value)  # type: ignore[attr-defined]
+        self.on_cpu = value.on_cpu
 
     def tolist(self) -> Any:
         """Return the numbers, which a device hands over; torch does not ask a subclass for them."""
-        return self.inner.tolist()
+        return self.on_cpu.tolist()
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         return _run(func, args, kwargs or {})
 
 
@@ -81,9 +92,12 @@ def _run(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     leaves, _ = tree_flatten((args, kwargs))
     _check(func, leaves, args)
     to_device = _device_of(func, leaves, kwargs)
-    originals = {id(t.inner): t for t in leaves if isinstance(t, PretendTensor)}
+    originals = {id(t.on_cpu): t for t in leaves if isinstance(t, PretendTensor)}
     inner_args, inner_kwargs = tree_map(_inner, (args, kwargs))
     result = func(*inner_args, **inner_kwargs)
+    for t in originals.values() if func._schema.is_mutable else ():
+        if t.on_cpu.shape != t.shape:  # an operator that is told where to write has made room there
+            t.data = PretendTensor(t.on_cpu)
 
     def outer(x: Any) -> Any:
         if not isinstance(x, Tensor) or not to_device or x.is_meta:
@@ -102,7 +116,7 @@ def _is_view(func: Any) -> bool:
 
 def _inner(x: Any) -> Any:
     if isinstance(x, PretendTensor):
-        return x.inner
+        return x.on_cpu
     if isinstance(x, torch.device) and x.type == DEVICE.type:
         return torch.device("cpu")
     return x
@@ -148,6 +162,11 @@ class _Module(_DummyBackendModule):
     def get_device_name(self, device: Any = None) -> str:
         return "Pretend 3000"
 
+    def mem_get_info(self, device: Any = None) -> tuple[int, int]:
+        if State.memory is None:
+            raise RuntimeError("not counted")
+        return State.memory, State.memory
+
     def get_rng_state(self, device: Any = None) -> Tensor:
         return torch.get_rng_state()
 
@@ -173,13 +192,26 @@ def _registered() -> Iterator[bool]:
     _setup_privateuseone_for_python_backend(NAME, _Module(), _Hook(), _DummyDeviceGuard())
     library = torch.library.Library("_", "IMPL")
     library.fallback(_fallback, "PrivateUse1")
+    copying = torch.library.Library("aten", "IMPL")
+    copying.impl("_copy_from", _copy, "PrivateUse1")
+    copying.impl("empty_strided", _empty_strided, "PrivateUse1")
     while True:
-        yield bool(library)
+        yield bool(library and copying)
 
 
 def _fallback(func: Any, *args: Any, **kwargs: Any) -> Any:
     """Run a factory function, which has no tensor to tell where it runs."""
     return _run(func, args, kwargs)
+
+
+def _copy(source: Tensor, target: Tensor, non_blocking: bool = False) -> Tensor:
+    """Copy between devices where torch asks no subclass: inside `torch.tensor`."""
+    _inner(target).copy_(_inner(source))
+    return target
+
+
+def _empty_strided(size: Any, stride: Any, **options: Any) -> Tensor:
+    return PretendTensor(torch.empty_strided(size, stride, dtype=options.get("dtype")))
 
 
 _keep: list[Any] = []

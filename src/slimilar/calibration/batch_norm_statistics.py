@@ -11,7 +11,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from slimilar.calibration.batches import batch_size, to_batches
 from slimilar.errors import InvalidInput
-from slimilar.utils.modules import check_model
+from slimilar.utils.modules import check_model, device_of
+from slimilar.utils.precision import working_dtype
 from slimilar.utils.pytree import Example
 
 
@@ -30,24 +31,24 @@ def recalibrate(model: nn.Module, example: Example, calibration: Any) -> nn.Modu
     True
     """
     small = deepcopy(check_model(model))
-    norms = [m for m in small.modules() if isinstance(m, _BatchNorm) and m.running_mean is not None]
+    norms = _norms(small)
     if not norms:
         raise InvalidInput(
             "recalibration needs a model with batch norms that keep statistics, got one without any"
         )
-    batches = to_batches(calibration, example, batch_size(example))
-    modes = {m: m.training for m in small.modules()}
-    rates = [norm.momentum for norm in norms]
-    small.eval()
-    for norm in norms:
+    wide = deepcopy(small).to(working_dtype(norms[0].get_buffer("running_mean").dtype)).eval()
+    for norm in _norms(wide):
         norm.reset_running_stats()
         norm.momentum = None  # the plain mean over all batches
         norm.train()
     with torch.no_grad():
-        for batch in batches:
-            small(batch)
-    for norm, rate in zip(norms, rates, strict=True):
-        norm.momentum = rate
-    for module, mode in modes.items():
-        module.training = mode
+        for batch in to_batches(calibration, example, batch_size(example)):
+            wide(batch.to(device_of(small)))
+    for norm, found in zip(norms, _norms(wide), strict=True):
+        for name, buffer in norm.named_buffers(recurse=False):
+            buffer.copy_(found.get_buffer(name))
     return small
+
+
+def _norms(model: nn.Module) -> list[_BatchNorm]:
+    return [m for m in model.modules() if isinstance(m, _BatchNorm) and m.running_mean is not None]

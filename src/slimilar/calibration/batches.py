@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from slimilar.errors import InvalidInput
+from slimilar.utils.precision import working_dtype
 from slimilar.utils.pytree import Example, arguments, tensors_in
 
 AFFORDED = (
@@ -65,7 +66,7 @@ def full_batches(rows: Tensor, size: int) -> list[Tensor]:
 def checked_images(
     calibration: Any, labels: Tensor | None, example: Example, most: int | None = None
 ) -> tuple[Tensor, Tensor | None]:
-    """Return all images, at most so many, in one tensor of the example's shape and dtype, and their labels or None."""
+    """Return all images, at most so many, in one tensor of the example's shape, and their labels or None."""
     images, beside = gather(calibration, most)
     if labels is not None:
         beside = check_labels(labels)
@@ -86,7 +87,7 @@ def checked_images(
         raise InvalidInput(f"calibration images must be floating point and normalised, got {images.dtype}")
     if not bool(torch.isfinite(images).all()):
         raise InvalidInput("calibration images must be finite, got NaN or infinity")
-    return images.to(wanted[0].dtype), beside
+    return images.to(working_dtype(wanted[0].dtype)), beside
 
 
 def check_labels(labels: Any) -> Tensor:

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
+import torch
 from torch import Tensor, nn
 
 from slimilar.calibration.batches import batch_size, checked_images, full_batches
 from slimilar.calibration.synthesis import synthesize
 from slimilar.errors import InvalidInput
+from slimilar.utils.batch_halving import halving
 from slimilar.utils.pytree import Example
 
 MAX_IMAGES = 2048  # no more are used
 SYNTHESIZE = "synthesize"  # in place of images: make them from the network's batch-norm statistics
 
 Origin = Literal["none", "given", "synthesised"]
+Made = TypeVar("Made")
 Progress = Callable[[str, int, int], None]  # what is being done, steps done, steps in all
 
 
@@ -53,6 +56,11 @@ class CalibrationSet:
         """The labels of each batch, None if they are not known."""
         return None if self.labels is None else full_batches(self.labels, self.batch_size)
 
+    def only(self, images: Tensor) -> CalibrationSet:
+        """Return a set of some of the images, without labels."""
+        size = min(self.batch_size, len(images))
+        return replace(self, images=images, labels=None, batch_size=size)
+
 
 def wants_synthesis(images: Any) -> bool:
     """Tell whether images are to be made from the network itself."""
@@ -86,3 +94,12 @@ def calibration_set(
         images, origin = synthesize(model, example, seed=seed, progress=progress), "synthesised"
     found, beside = checked_images(images, labels, example, MAX_IMAGES)
     return CalibrationSet(found, beside, origin, seed, min(batch_size(example), len(found)))
+
+
+def with_smaller_batches(
+    data: CalibrationSet, device: torch.device, work: Callable[[CalibrationSet], Made]
+) -> Made:
+    """Return what `work` makes of a calibration set, in smaller batches where memory runs out."""
+    if not data:
+        return work(data)
+    return halving(data.batch_size, lambda size: work(replace(data, batch_size=size)), device)

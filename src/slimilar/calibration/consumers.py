@@ -198,11 +198,13 @@ def patches(
     dh, dw = _pair(dilation)
     x = torch.nn.functional.pad(x, (pw, pw, ph, ph)) if ph or pw else x
     out_w = (x.shape[3] - dw * (kernel[1] - 1) - 1) // sw + 1
-    rows = (places // out_w * sh)[:, None] + torch.arange(kernel[0]) * dh
-    cols = (places % out_w * sw)[:, None] + torch.arange(kernel[1]) * dw
+    places = places.to(x.device)
+    down, across = (torch.arange(size, device=x.device) for size in kernel)
+    rows = (places // out_w * sh)[:, None] + down * dh
+    cols = (places % out_w * sw)[:, None] + across * dw
     seen = at_places(x, (rows[:, :, None] * x.shape[3] + cols[:, None, :]).flatten())
     if channels is not None and len(channels) < x.shape[1]:
-        seen = seen.index_select(1, channels)
+        seen = seen.index_select(1, channels.to(x.device))
     taps = kernel[0] * kernel[1]
     if taps == 1:
         return seen
@@ -213,7 +215,7 @@ def at_places(images: Tensor, places: Tensor) -> Tensor:
     """Return the channels at some places of every image, (images * places, channels)."""
     count, channels = images.shape[:2]
     flat = images.flatten(2).transpose(1, 2)
-    where = torch.arange(count)[:, None] * flat.shape[1] + places
+    where = torch.arange(count, device=images.device)[:, None] * flat.shape[1] + places.to(images.device)
     return flat.reshape(-1, channels).index_select(0, where.flatten())
 
 

@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from slimilar.calibration.fisher import are_class_scores, temperature
+from slimilar.utils.precision import exact
 
 _WORST = 1e6  # in place of what is not finite
 _TINY = 1e-12
@@ -37,7 +38,7 @@ def divergence(given: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
 
 def _of_scores(given: Tensor, wanted: Tensor) -> float:
     heat = temperature(wanted)
-    p, q = ((scores.double() / heat).log_softmax(1) for scores in (given, wanted))
+    p, q = ((exact(scores) / heat).log_softmax(1) for scores in (given, wanted))
     mean = q.logsumexp(0, keepdim=True) - float(np.log(len(q)))
     said = _kl(mean.expand_as(q), q) if len(q) > 1 else 1.0
     return _kl(p, q) / max(said, _TINY)

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from slimilar.calibration import replay
 from slimilar.calibration.program import Program
+from slimilar.utils.precision import exact
 
 _TEMPERATURES = (1.0, 2.0, 4.0, 8.0)
 _SPREAD = 0.4  # of the images that must have a say
@@ -33,7 +34,7 @@ def temperature(scores: Tensor) -> float:
     (1.0, 4.0)
     """
     for found in _TEMPERATURES:
-        doubt = 1 - (scores.double() / found).softmax(1).square().sum(1)
+        doubt = 1 - (exact(scores) / found).softmax(1).square().sum(1)
         total, each = doubt.sum(), len(doubt)
         if total > 1e-9 * each and total.square() >= _SPREAD * each * doubt.square().sum():
             return found
@@ -72,20 +73,20 @@ def _affordable(program: Program, batch: Tensor) -> int:
 
 def _told(outputs: Sequence[Tensor], generator: torch.Generator) -> Tensor:
     """Return the log-probability of labels drawn from the answers; of other outputs, a sum with random weights."""
-    total = torch.zeros(())
+    total = torch.zeros((), device=outputs[0].device)
     for out in outputs:
         if not out.is_floating_point():
             continue
         if are_class_scores(out):
             soft = out / temperature(out.detach())
-            drawn = torch.multinomial(soft.detach().softmax(1), 1, generator=generator)
+            drawn = torch.multinomial(soft.detach().softmax(1).cpu(), 1, generator=generator).to(out.device)
             total = total + soft.log_softmax(1).gather(1, drawn).sum()
         else:
             scale = out.detach().std().clamp_min(1e-12)  # each output in its own units
-            total = total + (out / scale * torch.randn(out.shape, generator=generator)).sum()
+            total = total + (out / scale * torch.randn(out.shape, generator=generator).to(out)).sum()
     return total
 
 
 def _by_channel(gradient: Tensor) -> Tensor:
     axis = 1 if gradient.ndim > 2 else gradient.ndim - 1
-    return gradient.square().sum([a for a in range(gradient.ndim) if a != axis]).double()
+    return exact(gradient.square().sum([a for a in range(gradient.ndim) if a != axis]))

@@ -41,6 +41,6 @@ def _alike(batch: Tensor, program: Program, tensors: replay.Tensors) -> bool:
             answers.append([values[v] for v in program.outputs])
     straight, mirrored = answers
     return all(map(are_class_scores, straight)) and all(
-        float((a.argmax(1) == b.argmax(1)).double().mean()) >= _ALIKE
+        float((a.argmax(1) == b.argmax(1)).float().mean()) >= _ALIKE
         for a, b in zip(straight, mirrored, strict=True)
     )

@@ -27,6 +27,7 @@ from slimilar.graph.structure import Structure
 from slimilar.graph.tracing import trace
 from slimilar.graph.training_only import renumber
 from slimilar.utils.modules import named_tensors
+from slimilar.utils.precision import working_dtype
 from slimilar.utils.pytree import PLACE, Example, arguments, map_tensors, tensors_in
 
 
@@ -99,9 +100,9 @@ class Program:
         sizes = (int(np.prod(value.shape)) for value in self.trace.values if value.dynamic)
         return sum(sizes) // max(1, self.batch_size)
 
-    def in_precision(self, dtype: torch.dtype) -> Program:
-        """Return the same program, computing in another precision."""
-        return derive(self.trace, self.device, dtype, lambda size: self.at(size).in_precision(dtype))
+    def moved(self, device: torch.device, dtype: torch.dtype) -> Program:
+        """Return the same program on another device or in another precision."""
+        return derive(self.trace, device, dtype, lambda size: self.at(size).moved(device, dtype))
 
     def consumers(self, value: int) -> list[int]:
         """Return the operators that take a value."""
@@ -179,7 +180,7 @@ def computes_in(model: nn.Module, example: Example) -> tuple[torch.device, torch
     tensors = [*named_tensors(model).values(), *tensors_in(arguments(example))]
     device = next((t.device for t in tensors), torch.device("cpu"))
     dtype = next((t.dtype for t in tensors if t.is_floating_point()), torch.float32)
-    return device, torch.float32 if dtype in (torch.float16, torch.bfloat16) else dtype
+    return device, working_dtype(dtype)
 
 
 def resized_example(example: Example, size: int) -> Example:

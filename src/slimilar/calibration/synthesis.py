@@ -16,7 +16,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from slimilar.errors import InvalidInput
-from slimilar.utils.modules import copy_with
+from slimilar.utils.batch_halving import halving
+from slimilar.utils.modules import copy_with, device_of
 from slimilar.utils.pytree import Example, arguments, tensors_in
 
 _COLOURING = 100  # steps
@@ -50,22 +51,32 @@ def synthesize(
             "to synthesize images a model must have batch norms with running statistics, got none: "
             "pass real images as calibration"
         )
-    generator = torch.Generator().manual_seed(seed)
-    made: list[Tensor] = []
-    half = -(-count // 2)
-    for first in range(0, half, batch):
-        size = min(batch, half - first)
-        noise = _natural_noise((size, *wanted.shape[1:]), generator)
+
+    def made(size: int) -> Tensor:
+        return _batches(frozen, norms, (-(-count // 2), *wanted.shape[1:]), steps, size, seed, progress)
+
+    images = halving(min(batch, -(-count // 2)), made, device_of(model)).to(wanted.dtype)
+    return torch.cat([images, images.flip(-1)])[:count]
+
+
+def _batches(
+    model: nn.Module, norms: list[nn.Module], shape: tuple[int, ...], steps: int, batch: int, seed: int,
+    progress: Progress | None,
+) -> Tensor:  # fmt: skip
+    """Return so many images, made in batches."""
+    generator, device = torch.Generator().manual_seed(seed), device_of(model)
+    count, made = shape[0], list[Tensor]()
+    for first in range(0, count, batch):
+        noise = _natural_noise((min(batch, count - first), *shape[1:]), generator).to(device)
         if not made:
-            shift, scale = _colours(frozen, norms, noise[:32])
+            shift, scale = _colours(model, norms, noise[:32])
 
         def report(step: int, first: int = first) -> None:
             if progress is not None:
-                progress("synthesizing images", first // batch * steps + step, -(-half // batch) * steps)
+                progress("synthesising images", first // batch * steps + step, -(-count // batch) * steps)
 
-        made.append(_optimised(frozen, norms, noise * scale + shift, steps, generator, report))
-    images = torch.cat(made).contiguous().to(wanted.dtype)
-    return torch.cat([images, images.flip(-1)])[:count]
+        made.append(_optimised(model, norms, noise * scale + shift, steps, generator, report))
+    return torch.cat(made).contiguous()
 
 
 def _images(example: Example) -> Tensor:
@@ -101,7 +112,7 @@ def _colours(model: nn.Module, norms: list[nn.Module], noise: Tensor) -> tuple[T
     Nobody says how a network's images were normalised, and in their own steps a wrong mean is hardly mended. Only
     the first layers run here, so it takes next to no time.
     """
-    shift = torch.zeros(noise.shape[1], 1, 1, requires_grad=True)
+    shift = torch.zeros(noise.shape[1], 1, 1, device=noise.device, requires_grad=True)
     stretch = torch.zeros_like(shift, requires_grad=True)
     optimizer = torch.optim.Adam([shift, stretch], lr=0.05)
 
@@ -110,17 +121,19 @@ def _colours(model: nn.Module, norms: list[nn.Module], noise: Tensor) -> tuple[T
 
     with torch.enable_grad(), _watching(norms) as found:
         hooks = [norm.register_forward_pre_hook(stop) for norm in norms]
-        for _ in range(_COLOURING):
-            found.clear()
-            optimizer.zero_grad()
-            with suppress(_Enough):
-                model(noise * stretch.exp() + shift)
-            if not found or not found[0].requires_grad:  # a batch norm that sees no image
-                break
-            found[0].backward()
-            optimizer.step()
-        for hook in hooks:
-            hook.remove()
+        try:
+            for _ in range(_COLOURING):
+                found.clear()
+                optimizer.zero_grad()
+                with suppress(_Enough):
+                    model(noise * stretch.exp() + shift)
+                if not found or not found[0].requires_grad:  # a batch norm that sees no image
+                    break
+                found[0].backward()
+                optimizer.step()
+        finally:
+            for hook in hooks:
+                hook.remove()
     return shift.detach(), stretch.detach().exp()
 
 
@@ -164,7 +177,7 @@ def _optimised(
             loss = torch.stack(found).mean() + 0.01 * _roughness(images)
             if isinstance(out, Tensor) and out.ndim == 2 and out.shape[1] > 1:
                 if labels is None:
-                    labels = torch.randint(out.shape[1], (len(out),), generator=generator)
+                    labels = torch.randint(out.shape[1], (len(out),), generator=generator).to(out.device)
                 loss = loss + 0.1 * functional.cross_entropy(out, labels)
             loss.backward()
             optimizer.step()

@@ -32,6 +32,8 @@ class ComparisonSource:
     train: int | None
     test: int | None
     held_out: int | None
+    device: str = "auto"
+    dtype: str | None = None
 
     def __call__(self) -> Subject:
         """Open them; once in a process."""
@@ -43,6 +45,7 @@ def _open(source: ComparisonSource) -> Subject:
     from slimilar.comparison import Subject
 
     opened = open_model(source.model, source.weights, source.shapes, source.base)
+    opened = opened.placed(source.device, source.dtype)
     reader = ImageReader(Output(quiet=True), opened, source.preprocessing)
     train = reader.labelled(source.data, "train")
     if source.held_out is None:

@@ -6,7 +6,7 @@ import math
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,8 +35,19 @@ class OpenedModel:
         """Return an input for the model: a tensor, or a tuple of them."""
         import torch
 
-        inputs = tuple(torch.zeros(batch, *shape) for shape in self.shapes)
+        from slimilar.utils.modules import device_of
+
+        dtype = next((p.dtype for p in self.model.parameters() if p.is_floating_point()), torch.float32)
+        device = device_of(self.model)
+        inputs = tuple(torch.zeros(batch, *shape, device=device, dtype=dtype) for shape in self.shapes)
         return inputs[0] if len(inputs) == 1 else inputs
+
+    def placed(self, device: str, dtype: str | None = None) -> OpenedModel:
+        """Return it on a device and in a precision, both by name."""
+        from slimilar.utils.devices import device_named, dtype_named
+
+        place = device_named(device)
+        return replace(self, model=self.model.to(place, None if dtype is None else dtype_named(dtype, place)))
 
     @property
     def size(self) -> tuple[int, int]:

@@ -49,6 +49,27 @@ Base = Annotated[
     ),
 ]
 
+Device = Annotated[
+    str,
+    typer.Option(
+        help="Where to compute: auto (an accelerator if there is one), cpu, cuda, cuda:1, mps, xpu.",
+        metavar="NAME",
+        rich_help_panel=MODEL,
+    ),
+]
+Dtype = Annotated[
+    str | None,
+    typer.Option(
+        help="Precision of the model: float32, float16, bfloat16 or float64. Default: as it is.",
+        metavar="NAME",
+        rich_help_panel=MODEL,
+    ),
+]
+Amp = Annotated[
+    str,
+    typer.Option(help="Mixed precision: off, float16, bfloat16, or auto (on CUDA devices).", metavar="NAME"),
+]
+
 # --- how far to prune -----------------------------------------------------------------------------------------
 
 Threshold = Annotated[

@@ -16,6 +16,7 @@ from slimilar.errors import InvalidInput
 
 if TYPE_CHECKING:
     from slimilar.train import Progress, Recipe, TrainingResult
+    from slimilar.train.settings import Precision
 
 
 class TrainingCommand:
@@ -43,15 +44,17 @@ class TrainingCommand:
     def __call__(
         self, chosen: Recipe, folder: Path, resume: bool, seed: int,
         tune: bool = False, teacher: Any = None, phase: PhaseOptions = PhaseOptions(),  # noqa: B008 (frozen)
+        amp: str = "auto",
     ) -> None:  # fmt: skip
         from slimilar.train import TrainingSettings, finetune, train
 
         hooks = phase.hooks(self.opened, chosen)
+        settings = TrainingSettings(seed=seed, save_every=200, precision=precision_of(amp))
         try:
             with self.out.working("Training") as tell:
                 result = (finetune if tune else train)(
                     self.opened.model, self.images, chosen, test=self.test, folder=folder, resume=resume,
-                    teacher=teacher, hooks=hooks, settings=TrainingSettings(seed=seed, save_every=200),
+                    teacher=teacher, hooks=hooks, settings=settings,
                     progress=shown(self.out, tell),
                 )  # fmt: skip
         except KeyboardInterrupt as stop:
@@ -79,6 +82,16 @@ class TrainingCommand:
         history = [dataclasses.asdict(epoch) for epoch in result.history]
         start = {} if result.start_accuracy is None else {"start_accuracy": result.start_accuracy}
         self.out.answer({**start, "accuracy": result.accuracy, "history": history, "model": str(file)})
+
+
+def precision_of(amp: str) -> Precision:
+    """Return the precision of training that --amp asks for."""
+    from slimilar.utils.suggestions import choose
+
+    known: dict[str, Precision] = {
+        "auto": "auto", "off": "float32", "float16": "float16", "bfloat16": "bfloat16",
+    }  # fmt: skip
+    return known[choose(amp, list(known), "--amp")]
 
 
 def changed_recipe(name: str, epochs: int | None, lr: float | None, freeze: bool | None = None) -> Recipe:

@@ -19,6 +19,7 @@ from slimilar.calibration import replay
 from slimilar.calibration.consumers import ConsumerLayer, find_consumers, patches, pixels
 from slimilar.criteria.base import Floats, Ints, Sight, Weights
 from slimilar.graph.groups import ChannelGroup
+from slimilar.utils.precision import exact, exact_device
 
 _OUTPUTS = 16  # of a consumer, drawn anew for each batch
 _SAMPLES = 8  # for each channel of the group, at least
@@ -41,7 +42,9 @@ def contribution_grams(groups: Sequence[ChannelGroup], weights: Weights, sight: 
     """
     readings = _readings(groups, sight)
     tensors = {name: t.detach() for name, t in weights.tensors.items()}
-    sums = [torch.zeros(groups[r.group].width, groups[r.group].width, dtype=torch.float64) for r in readings]
+    home = exact_device(sight.program.device)
+    widths = [groups[r.group].width for r in readings]
+    sums = [torch.zeros(width, width, dtype=torch.float64, device=home) for width in widths]
     with torch.no_grad():
         for i, batch in enumerate(sight.batches):
             generator = torch.Generator().manual_seed(sight.seed + i)
@@ -53,7 +56,7 @@ def contribution_grams(groups: Sequence[ChannelGroup], weights: Weights, sight: 
                 rows = -(-max(_FEWEST, _SAMPLES * width) // len(sight.batches))
                 for part in _parts(sight, reading.consumer, values, tensors, rows, generator):
                     mine = by_unit(part, reading.units, width)
-                    total += (mine.T @ mine).double()
+                    total += exact(mine.T @ mine)
             if sight.progress is not None:
                 sight.progress("looking at activations", i + 1, len(sight.batches))
     return _together(readings, sums, len(groups))
@@ -62,7 +65,7 @@ def contribution_grams(groups: Sequence[ChannelGroup], weights: Weights, sight: 
 def _together(readings: Sequence[_Reading], sums: Sequence[Tensor], count: int) -> list[Floats | None]:
     found: list[Floats | None] = [None] * count
     for reading, total in zip(readings, sums, strict=True):
-        share = (total / total.sum().clamp_min(torch.finfo(total.dtype).tiny)).numpy()
+        share = (total / total.sum().clamp_min(torch.finfo(total.dtype).tiny)).cpu().numpy()
         before = found[reading.group]
         found[reading.group] = share if before is None else before + share
     return found
@@ -84,7 +87,7 @@ def by_unit(parts: Tensor, units: Ints, width: int) -> Tensor:
     """Return contributions (samples, positions) as (samples, units): a unit's positions are added up."""
     inside = torch.from_numpy(np.flatnonzero(units >= 0))
     found = parts.new_zeros(len(parts), width)
-    return found.index_add_(1, torch.from_numpy(units)[inside], parts[:, inside])
+    return found.index_add_(1, torch.from_numpy(units)[inside].to(parts.device), parts[:, inside])
 
 
 def _parts(

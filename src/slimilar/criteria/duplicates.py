@@ -100,7 +100,7 @@ def _affine(norm: BatchNorm, weights: Weights) -> tuple[Tensor, Tensor]:
         scale, shift = gamma, beta
     else:
         mean, variance = (
-            weights.tensors[n].detach().double().cpu() for n in (norm.running_mean, norm.running_var)
+            weights.tensors[n].detach().cpu().double() for n in (norm.running_mean, norm.running_var)
         )
         scale = gamma / (variance + norm.eps).sqrt()
         shift = beta - scale * mean

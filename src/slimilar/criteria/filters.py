@@ -71,7 +71,7 @@ def filters(group: ChannelGroup, weights: Weights) -> Tensor:
 
 def held(member: Member, weights: Weights) -> Tensor:
     """Return a member's tensor in float64."""
-    return weights.tensors[member.tensor].detach().double().cpu()
+    return weights.tensors[member.tensor].detach().cpu().double()
 
 
 def totals(member: Member, width: int, tensor: Tensor) -> Tensor:

@@ -29,6 +29,8 @@ from slimilar.reconstruction.solvers import (
     ridge,
     unknowns_of,
 )
+from slimilar.utils.devices import room
+from slimilar.utils.precision import exact
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -54,7 +56,7 @@ class Refit:
         """Return it in the shape of the whole weight, and the constant."""
         new = torch.zeros_like(weight)
         new[:, self.chosen] = self.kernel.T.reshape(len(weight), len(self.chosen), *weight.shape[2:]).to(
-            weight.dtype
+            weight
         )
         return new, self.shift
 
@@ -150,7 +152,7 @@ class Scan:
             stand_in_statistics(m.count, m.mean(), m.covariance(), kept, removed) for m in (seen, checked)
         )
         loud = self._kernels(consumer).diagonal()[removed]
-        nothing = torch.zeros(len(kept), len(removed), dtype=torch.float64)
+        nothing = a.mean.new_zeros(len(kept), len(removed))
         self.strengths[consumer.op] = held_out_strength(a, b, nothing, loud)[0]
 
     def _alone(self) -> dict[int, int]:
@@ -194,7 +196,7 @@ class Scan:
             covariance, self._strength(consumer, torch.from_numpy(left), taps, seen, checked, generator)
         )
         mixed, shift = self._mixed(consumer, first.removed + self.starts[g])
-        kernel = mixed.index_select(1, torch.from_numpy(left)).flatten(1).T.double()
+        kernel = exact(mixed.index_select(1, torch.from_numpy(left).to(mixed.device)).flatten(1).T)
         fixed = torch.from_numpy(~np.isin(consumer.units[left] - self.starts[g], free))
         stops = [width - round(float(f) * steps) for f in self.fractions]
         found = block_elimination(
@@ -202,9 +204,9 @@ class Scan:
         )
         for count, (chosen, refit) in found.fits.items():
             unknowns = unknowns_of(chosen, taps)
-            constant = mean @ kernel - mean[unknowns] @ refit.double()
+            constant = mean @ kernel - mean[unknowns] @ refit.to(mean)
             where = torch.from_numpy(left)[chosen]
-            self.kernels[g, count] = Refit(where, refit, shift + constant.to(shift.dtype))
+            self.kernels[g, count] = Refit(where, refit, shift + constant.to(shift))
         order = consumer.units[left[found.removed]] - self.starts[g]
         rest = np.setdiff1d(free, np.append(first.removed, order))
         base = float(first.error[-1]) if early else 0.0
@@ -225,7 +227,7 @@ class Scan:
         for values in states.values:
             x = values[consumer.value]
             if weight.ndim == 2:
-                moments.add(pixels(x, consumer.axis, most, generator).index_select(1, left))
+                moments.add(pixels(x, consumer.axis, most, generator).index_select(1, left.to(x.device)))
                 continue
             each = max(1, min(places, -(-most // len(x))))
             step = max(1, 4_000_000 // (each * size))
@@ -249,7 +251,8 @@ class Scan:
         chosen, gone = torch.randperm(len(left), generator=generator).tensor_split(2)
         if self.alone or not len(gone):
             return _CAREFUL
-        kernel = self.tensors[consumer.weight].index_select(1, left).flatten(1).T.double()
+        weight = self.tensors[consumer.weight]
+        kernel = exact(weight.index_select(1, left.to(weight.device)).flatten(1).T)
         at = unknowns_of(chosen.sort().values, taps)
         a, b = _reading(seen, kernel, at), _reading(checked, kernel, at)
         return held_out_strength(a, b, kernel[at], self._heard(consumer))[0]
@@ -260,9 +263,9 @@ class Scan:
         return int(np.prod(trace.values[trace.ops[consumer.op].outputs[0]].shape[2:]))
 
     def _heard(self, consumer: ConsumerLayer) -> Tensor:
-        outputs = self.tensors[consumer.weight].shape[0]
-        found = self.heard.get(consumer.op)
-        return torch.ones(outputs) if found is None or len(found) != outputs else found
+        weight = self.tensors[consumer.weight]
+        outputs, found = weight.shape[0], self.heard.get(consumer.op)
+        return exact(weight.new_ones(outputs)) if found is None or len(found) != outputs else found
 
     def _mixed(self, consumer: ConsumerLayer, gone: Ints) -> tuple[Tensor, Tensor]:
         """Return a consumer's kernel in which channels stand in for those that left, and the constant."""
@@ -280,9 +283,9 @@ class Scan:
 
     def _kernels(self, consumer: ConsumerLayer) -> Tensor:
         """Return B of a consumer, its outputs weighted by how they are heard."""
-        weight = self.tensors[consumer.weight].movedim(consumer.weight_axis, 1).double()
+        weight = exact(self.tensors[consumer.weight].movedim(consumer.weight_axis, 1))
         weight = weight.reshape(*weight.shape[:2], -1) * self._heard(consumer).sqrt().reshape(-1, 1, 1)
-        kernels = torch.zeros(len(consumer.units), len(consumer.units), dtype=torch.float64)
+        kernels = weight.new_zeros(len(consumer.units), len(consumer.units))
         index = torch.from_numpy(consumer.weight_index)
         for outputs, positions in consumer.blocks(len(weight)):
             flat = weight[outputs][:, index[positions]].transpose(0, 1).flatten(1)
@@ -368,7 +371,7 @@ class _States:
             replay.run(self.program, values, tensors, self._position, op)
         self._position = op
         live = sum(t.numel() for t in self.values[0].values())
-        while self._waiting and (len(self.values) + 1) * live <= _LIVE:
+        while self._waiting and (len(self.values) + 1) * live <= room(self.program.device, _LIVE):
             self.values.append(replay.start(self.program, [self._waiting.pop(0)]))
             replay.run(self.program, self.values[-1], tensors, 0, op)
 

@@ -32,6 +32,7 @@ from slimilar.reconstruction.solvers import SampleMoments
 from slimilar.similarity.distances import is_uninformative, normalise
 from slimilar.similarity.linkage import Linkage, linkage_tree, removal_order
 from slimilar.similarity.removal_order import RemovalOrder
+from slimilar.utils.precision import exact
 
 Kind = Literal["similarity-active", "similarity-filters", "similarity-images", "similarity-consumers"]
 _WHAT = {
@@ -99,7 +100,7 @@ def _correlation(group: ChannelGroup, weights: Weights, scale: Tensor) -> Tensor
     kernel = weights.tensors.get(name)
     if len(group.producers) != 1 or kernel is None or kernel.ndim < 2 or len(kernel) != group.width:
         return torch.eye(group.width)
-    rows = torch.nn.functional.normalize(kernel.detach().double().flatten(1), dim=1)
+    rows = torch.nn.functional.normalize(kernel.detach().cpu().double().flatten(1), dim=1)
     sign = torch.where(scale < 0, -1.0, 1.0).double()
     return ((rows @ rows.T) * sign[:, None] * sign).clamp(-1, 1)
 
@@ -130,9 +131,9 @@ def _on_images(
             position = consumer.op
             summed.add(values[consumer.value].movedim(consumer.axis, -1)[..., places].flatten(0, -2))
     for summed, (g, consumer, places) in zip(seen, consumers, strict=True):
-        distance = _distance(summed.mean(), summed.covariance())
+        distance = _distance(summed.mean().cpu(), summed.covariance().cpu())
         if weighted:
-            kernel = tensors[consumer.weight].movedim(consumer.weight_axis, 0).flatten(1).double()
+            kernel = exact(tensors[consumer.weight].movedim(consumer.weight_axis, 0).flatten(1)).cpu()
             size = kernel.square().sum(1)[torch.from_numpy(consumer.weight_index)[places]]
             distance = distance * torch.minimum(size[:, None], size)
         found[g] = distance

@@ -121,7 +121,7 @@ def _order(turn: int, group: ChannelGroup, weights: Weights) -> RemovalOrder | s
     families: list[Callable[[ChannelGroup], list[Member]]] = [sized_filters, kernel_members]
     for members in families:
         if found := members(group):
-            size = sizes(group, found, weights.tensors).double().cpu().numpy()
+            size = sizes(group, found, weights.tensors).cpu().double().numpy()
             parts.append(size / max(float(size.max()), np.finfo(np.float64).tiny))
     if not parts:
         return "neither filters nor kernels: there is no size to go by"

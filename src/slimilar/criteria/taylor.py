@@ -80,9 +80,8 @@ def _products(
         gradients = torch.autograd.grad(
             F.cross_entropy(scores, labels), list(leaves.values()), allow_unused=True
         )
-    zero = torch.zeros(())
     return {
-        name: (plain[name] * (zero if g is None else g)).double().cpu()
+        name: (plain[name] * (0.0 if g is None else g)).cpu().double()
         for name, g in zip(names, gradients, strict=True)
     }
 

@@ -9,8 +9,10 @@ import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import nn
 
@@ -19,9 +21,12 @@ from slimilar.graph.structure import Structure
 from slimilar.planning.cut import Cut
 from slimilar.planning.latency import Interval, MeasuredLatency, Timer
 from slimilar.surgery.rewrite import operate, surgery
+from slimilar.utils.devices import CPU, synchronize
+from slimilar.utils.modules import device_of
 from slimilar.utils.pytree import Example
 
 Run = Callable[[], object]
+_WARM_UP = 10  # runs on an accelerator, whose clocks rise
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +59,43 @@ def median(samples: NDArray[np.float64]) -> Interval:
     return Interval(float(np.median(ordered)), float(ordered[max(0, low)]), float(ordered[min(n - 1, high)]))
 
 
+def _events(device: torch.device) -> tuple[Any, Any]:
+    """Return two events that a device's own clock sets; None for both where it has none."""
+    if device.type == "cpu":
+        return None, None
+    try:
+        found = torch.Event(device, enable_timing=True), torch.Event(device, enable_timing=True)
+        for event in found:
+            event.record()
+        found[1].synchronize()
+        found[0].elapsed_time(found[1])
+    except (RuntimeError, TypeError, NotImplementedError):
+        return None, None
+    return found
+
+
+def stopwatch(device: torch.device) -> Callable[[Run], float]:
+    """Return a function that runs a candidate once and returns the milliseconds it took, on its device."""
+    start, end = _events(device)
+
+    def wall(run: Run) -> float:
+        synchronize(device)
+        began = time.perf_counter()
+        run()
+        synchronize(device)
+        return 1000 * (time.perf_counter() - began)
+
+    def events(run: Run) -> float:
+        synchronize(device)
+        start.record()
+        run()
+        end.record()
+        end.synchronize()
+        return float(start.elapsed_time(end))
+
+    return wall if start is None else events
+
+
 def measure(
     candidates: Mapping[str, Run],
     *,
@@ -61,19 +103,22 @@ def measure(
     least: int = 11,
     seed: int = 0,
     progress: Callable[[float], None] | None = None,
+    device: torch.device = CPU,
 ) -> Timings:
-    """Run all candidates in turn, in a random order each round, for so many seconds and at least so many rounds."""
-    names, random = tuple(candidates), np.random.default_rng(seed)
-    for name in names:  # the first run of a candidate makes its memory and picks its kernels
-        candidates[name]()
+    """Run all candidates in turn, in a random order each round, for so many seconds and at least so many rounds.
+
+    On an accelerator each run is timed by the device's own events, from an idle device to the end of its work.
+    """
+    names, random, clock = tuple(candidates), np.random.default_rng(seed), stopwatch(device)
+    for name in names:  # the first runs of a candidate make its memory and pick its kernels
+        for _ in range(1 if device.type == "cpu" else _WARM_UP):
+            candidates[name]()
     rounds: list[list[float]] = []
     began = time.perf_counter()
     while (spent := time.perf_counter() - began) < seconds or len(rounds) < least:
         found = dict.fromkeys(names, 0.0)
         for i in random.permutation(len(names)).tolist():
-            start = time.perf_counter()
-            candidates[names[i]]()
-            found[names[i]] = 1000 * (time.perf_counter() - start)
+            found[names[i]] = clock(candidates[names[i]])
         rounds.append([found[name] for name in names])
         if progress is not None:
             progress(min(1.0, spent / max(seconds, 1e-9), len(rounds) / least))
@@ -94,7 +139,9 @@ def timer(
 
     def timed(cut: Cut) -> MeasuredLatency:
         small = operate(model, surgery(structure.trace, structure.grouping, cut.mask))
-        timings = measure({"before": original, "after": run(small, example)}, seconds=seconds)
+        timings = measure(
+            {"before": original, "after": run(small, example)}, seconds=seconds, device=device_of(model)
+        )
         before, after = timings.milliseconds("before"), timings.milliseconds("after")
         return MeasuredLatency(before, after, timings.ratio("after", "before"))
 

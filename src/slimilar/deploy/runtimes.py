@@ -1,4 +1,7 @@
-"""Runtimes for a model: PyTorch, torch.compile, ONNX Runtime, OpenVINO. Each returns a function that runs it once."""
+"""Runtimes for a model: PyTorch, torch.compile, ONNX Runtime, OpenVINO, TensorRT.
+
+Each returns a function that runs the model once.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from torch import nn
 from slimilar.deploy.extras import require
 from slimilar.deploy.onnx import export_onnx
 from slimilar.errors import InvalidInput, Option
-from slimilar.utils.modules import copy_with
+from slimilar.utils.modules import copy_with, device_of
 from slimilar.utils.pytree import Example, arguments, tensors_in
 
 Run = Callable[[], object]
@@ -49,15 +52,30 @@ def compiled(model: nn.Module, example: Example) -> Run:
 
 
 def onnxruntime(model: nn.Module, example: Example) -> Run:
-    """Run the model in ONNX Runtime on the CPU, with the number of threads of PyTorch."""
+    """Run the model in ONNX Runtime: on the GPU if the model is there, else on as many CPU threads as PyTorch uses."""
+    gpu = device_of(model).type == "cuda"
+    return _onnx_session(model, example, ["CUDAExecutionProvider"] if gpu else ["CPUExecutionProvider"])
+
+
+def tensorrt(model: nn.Module, example: Example) -> Run:
+    """Run the model in TensorRT, through ONNX Runtime."""
+    return _onnx_session(model, example, ["TensorrtExecutionProvider", "CUDAExecutionProvider"])
+
+
+def _onnx_session(model: nn.Module, example: Example, providers: list[str]) -> Run:
     runtime = require("onnxruntime")
+    offered = runtime.get_available_providers()
+    if providers[0] not in offered:
+        raise InvalidInput(
+            f"ONNX Runtime must have {providers[0]}, got {', '.join(offered)}: install onnxruntime-gpu"
+        )
     options = runtime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
     with tempfile.TemporaryDirectory() as folder:
         file = export_onnx(model, Path(folder) / "model.onnx", example, dynamic_batch=False).path
-        session = runtime.InferenceSession(file.read_bytes(), options, providers=["CPUExecutionProvider"])
+        session = runtime.InferenceSession(file.read_bytes(), options, providers=providers)
     names = [entry.name for entry in session.get_inputs()]
-    feed = dict(zip(names, (t.numpy() for t in tensors_in(arguments(example))), strict=True))
+    feed = dict(zip(names, (t.cpu().numpy() for t in tensors_in(arguments(example))), strict=True))
     return lambda: session.run(None, feed)
 
 
@@ -69,7 +87,7 @@ def openvino(model: nn.Module, example: Example) -> Run:
         core = library.Core()
         settings = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": torch.get_num_threads()}
         network = core.compile_model(core.read_model(file), "CPU", settings)
-    feed = [t.numpy() for t in tensors_in(arguments(example))]
+    feed = [t.cpu().numpy() for t in tensors_in(arguments(example))]
     request = network.create_infer_request()
     return lambda: request.infer(feed)
 
@@ -79,9 +97,11 @@ ENGINES: dict[str, Callable[[nn.Module, Example], Run]] = {
     "compile": compiled,
     "onnxruntime": onnxruntime,
     "openvino": openvino,
+    "tensorrt": tensorrt,
 }
 _LIBRARIES = {
     "onnxruntime": ("onnx", "onnxscript", "onnxruntime"),
+    "tensorrt": ("onnx", "onnxscript", "onnxruntime", "tensorrt"),
     "openvino": ("onnx", "onnxscript", "openvino"),
 }
 

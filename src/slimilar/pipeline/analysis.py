@@ -8,7 +8,13 @@ from typing import Any, Literal
 
 from torch import Tensor, nn
 
-from slimilar.calibration.calibration_set import CalibrationSet, Progress, calibration_set, wants_synthesis
+from slimilar.calibration.calibration_set import (
+    CalibrationSet,
+    Progress,
+    calibration_set,
+    wants_synthesis,
+    with_smaller_batches,
+)
 from slimilar.calibration.program import program_for
 from slimilar.criteria import Criterion, Facts, Sight, Weights, facts, make
 from slimilar.criteria.base import LazyCriterion, phases_of
@@ -24,7 +30,8 @@ from slimilar.similarity.linkage import Linkage
 from slimilar.surgery.branches import with_branches
 from slimilar.surgery.probe import find_structure
 from slimilar.utils.checks import check_natural_number
-from slimilar.utils.modules import named_tensors
+from slimilar.utils.modules import device_of, named_tensors
+from slimilar.utils.precision import widened
 from slimilar.utils.pytree import Example
 
 Streams = Residual | Literal["auto"]  # "auto": streams too, where a criterion measures what that costs
@@ -121,19 +128,22 @@ def plan_of(
 ) -> Plan:
     """Return the plan of a model whose inputs are checked; a `structure` found before spares a trace."""
     excluded = excluded_modules(model, options.exclude)
-    tensors = named_tensors(model)
-    check_finite(model, tensors)
+    check_finite(model, named_tensors(model))
     options.check_needs(model, bool(images), images.labels is not None)
     structure = structure or find_structure(model, example, options.streams)
     if options.min_channels == 0:
         structure = with_branches(model, structure, excluded)
     costs = cost_model(structure.trace, structure.grouping)
-    sight = _sight(model, example, structure, costs, images, progress) if images else None
-    weights = Weights(tensors, sight, phases_of(model), structure)
-    criterion = options.made()
-    orders = _answers(criterion, weights, structure, excluded)
-    note = criterion.note(structure.grouping.groups, weights) if hasattr(criterion, "note") else ""
-    answers = Answers(criterion.name, orders, options.facts.exchangeable, note)
+    tensors, criterion = widened(named_tensors(model)), options.made()
+
+    def answers_on(data: CalibrationSet) -> Answers:
+        sight = _sight(model, example, structure, costs, data, progress) if data else None
+        weights = Weights(tensors, sight, phases_of(model), structure)
+        orders = _answers(criterion, weights, structure, excluded)
+        note = criterion.note(structure.grouping.groups, weights) if hasattr(criterion, "note") else ""
+        return Answers(criterion.name, orders, options.facts.exchangeable, note)
+
+    answers = with_smaller_batches(images, device_of(model), answers_on)
     return assemble(structure, costs, answers, options.min_channels)
 
 

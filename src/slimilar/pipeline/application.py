@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from slimilar.calibration.calibration_set import Progress, calibration_set
+from slimilar.calibration.calibration_set import Progress, calibration_set, with_smaller_batches
 from slimilar.deploy.latency import timer
 from slimilar.graph.structure import Structure
 from slimilar.pipeline.checks import check_inputs
@@ -23,6 +23,8 @@ from slimilar.result import Result
 from slimilar.surgery.fault import verify_rewrite
 from slimilar.surgery.history import remember
 from slimilar.surgery.rewrite import operate, surgery
+from slimilar.utils.devices import peak_memory
+from slimilar.utils.modules import device_of
 from slimilar.utils.pytree import Example
 from slimilar.utils.suggestions import choose
 
@@ -67,9 +69,14 @@ def apply(
     if method == "none" or cut.mask.all():
         result = _rewritten(model, example, plan, cut, verify)
     else:
-        made = substituted(model, example, plan, cut, method, images, seed, progress)
+        made = with_smaller_batches(
+            images,
+            device_of(model),
+            lambda data: substituted(model, example, plan, cut, method, data, seed, progress),
+        )
         result = _reconstructed(model, example, plan, made, method, verify)
-    return replace(result, images=synthesised, latency=latency)
+    peak = peak_memory(device_of(model))
+    return replace(result, images=synthesised, latency=latency, peak_memory=peak)
 
 
 def check_reconstruction(method: str) -> str:

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 
 from torch import nn
 
-from slimilar.calibration.calibration_set import CalibrationSet, Progress
+from slimilar.calibration.calibration_set import CalibrationSet, Progress, with_smaller_batches
+from slimilar.calibration.program import program_for
 from slimilar.criteria import ENOUGH_IMAGES, automatic
 from slimilar.errors import NothingToPrune, UnreachableBudget
 from slimilar.graph.structure import Structure
@@ -16,6 +17,8 @@ from slimilar.pipeline.candidates import ALTERNATIVES, Candidate, best, held_out
 from slimilar.planning.plan import Plan
 from slimilar.planning.target import COSTS, PruningTarget
 from slimilar.reconstruction.apply import bias_cost, settle
+from slimilar.reconstruction.methods import LINEAR, Reconstruction
+from slimilar.utils.modules import device_of
 from slimilar.utils.pytree import Example
 
 
@@ -44,8 +47,10 @@ def decide(
         images, notes = CalibrationSet(seed=images.seed), (_too_few(len(images)),)
     options = replace(options, criterion=automatic(len(images), target.kind))
     plan = plan_of(model, example, options, images, progress)
-    compares = options.criterion == "span" and target.kind in (*COSTS, "ratio") and plan.groups
-    if not compares or settle(method, model, example, plan) != "linear":
+    given, images = images, program_for(model, example, plan.structure, images)[1] if images else images
+    compares = options.criterion == "span" and target.kind in (*COSTS, "ratio") and bool(plan.groups)
+    compares = compares and images.batch_size == given.batch_size  # else the model takes no other batches
+    if not compares or settle(method, model, example, plan) not in (LINEAR, Reconstruction.LEAST_SQUARES):
         return Decision(plan, images, notes=notes)
 
     def candidate(name: str, plan: Plan) -> Candidate:
@@ -63,7 +68,9 @@ def decide(
     for name in ALTERNATIVES:
         found += attempt(name, replace(options, criterion=name), plan.structure)
     found += [replace(c, name=f"{c.name}, data-free", fitted=False) for c in found if c.name == "similarity"]
-    scores = held_out_scores(model, example, found, images, progress)
+    scores = with_smaller_batches(
+        images, device_of(model), lambda data: held_out_scores(model, example, found, data, progress)
+    )
     chosen = next(c for c in found if c.name == best(scores))
     used = images if chosen.fitted else CalibrationSet(seed=images.seed)
     return Decision(chosen.plan, used, scores, (_told(chosen.name, scores),))

@@ -19,6 +19,8 @@ from slimilar.planning.cut import Cut
 from slimilar.planning.plan import Plan
 from slimilar.reconstruction.apply import substituted
 from slimilar.reconstruction.least_squares import Settings
+from slimilar.surgery.verify import plain_outputs
+from slimilar.utils.modules import device_of
 from slimilar.utils.pytree import Example, tensors_in
 
 ALTERNATIVES = ("magnitude-l2", "similarity")  # plain criteria that "auto" has to beat
@@ -45,16 +47,16 @@ def held_out_scores(
 ) -> dict[str, float]:
     """Return for every candidate the divergence from the original on held-out images."""
     seed, parts = images.seed, hold_out(_some(images))
-    fit = torch.cat(parts.fit)
+    fit = images.only(torch.cat(parts.fit))
     settings = Settings(seed=seed, steps=0, effort=3e9, mirror=False, choose="none")
-    wanted = [_outputs(model, batch) for batch in parts.measure]
+    wanted = [_outputs(model, example, batch) for batch in parts.measure]
     found = {}
     for i, candidate in enumerate(candidates):
         calibration = fit if candidate.fitted else None
         made = substituted(
             model, example, candidate.plan, candidate.cut, "linear", calibration, seed, None, settings
         )
-        given = [_outputs(made.model, batch) for batch in parts.measure]
+        given = [_outputs(made.model, example, batch) for batch in parts.measure]
         gaps = [divergence(a, b) for a, b in zip(given, wanted, strict=True)]
         found[candidate.name] = sum(gaps) / len(gaps)
         if progress is not None:
@@ -81,11 +83,7 @@ def best(scores: Mapping[str, float]) -> str:
     return least if scores[least] < _MARGIN * scores[first] else first
 
 
-def _outputs(model: nn.Module, batch: Tensor) -> list[Tensor]:
-    training = model.training
-    model.eval()
-    try:
-        with torch.no_grad():
-            return list(tensors_in(model(batch)))
-    finally:
-        model.train(training)
+def _outputs(model: nn.Module, example: Example, batch: Tensor) -> list[Tensor]:
+    """Return what a model gives for images, which come to where it is and in its precision."""
+    given = next(iter(tensors_in(example)))
+    return plain_outputs(model, batch.to(device_of(model), given.dtype))

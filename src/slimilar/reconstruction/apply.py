@@ -25,6 +25,7 @@ from slimilar.reconstruction.reconstruct import rebuild
 from slimilar.reconstruction.reconstruct import substitute as stand_in
 from slimilar.surgery.rewrite import Kept, Surgery, surgery
 from slimilar.utils.modules import named_tensors
+from slimilar.utils.precision import widened
 from slimilar.utils.pytree import Example
 
 SUBSTITUTES = OPTIONS
@@ -92,18 +93,18 @@ def substituted(
     if method is not Reconstruction.LEAST_SQUARES:
         data = CalibrationSet(seed=seed)
     program, data = program_for(model, example, plan.structure, data)
-    batches = data.batches
+    batches, tensors = data.batches, widened(named_tensors(model))
     settings = settings or settings_for(plan, sum(map(len, batches)), seed)
     settings = replace(settings, distinct=max(1, len(batches)))
     if settings.mirror and batches:
-        batches = with_flips(batches, program, named_tensors(model))
+        batches = with_flips(batches, program, tensors)
     report = None if progress is None else lambda i, n: progress("reconstructing", i, n)
     consumers = find_consumers(program.trace, grouping, program)
     again = settings.choose if batches and plan.exchangeable else "none"
     choosers = [s for s in consumers if again == "all" or (again == "sums" and s.add is not None)]
     exchange = _exchange(plan, cut, consumers, choosers) if choosers else None
     network = stand_in(
-        method, grouping, program, named_tensors(model), cut.mask, _stand_ins(plan, cut), batches, settings,
+        method, grouping, program, tensors, cut.mask, _stand_ins(plan, cut), batches, settings,
         report, exchange,
     )  # fmt: skip
     cut = _with(plan, cut, network.kept)

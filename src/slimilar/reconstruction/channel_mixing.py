@@ -11,6 +11,7 @@ from torch import Tensor
 
 from slimilar.calibration.consumers import ConsumerLayer
 from slimilar.reconstruction.solvers import mixing
+from slimilar.utils.precision import exact, exact_device
 
 Kept = NDArray[np.bool_]
 StandIn = Callable[
@@ -45,25 +46,32 @@ def restored(
     work with, and after some layers nothing is left of a image. With $w$ the kernel of an output before and $w'$
     after, each by tap, $w'$ is made larger by $f^2 = \sum_t w_t^\top \Sigma w_t / \sum_t w_t'^\top \Sigma w_t'$.
     """
-    index, shift = torch.from_numpy(consumer.weight_index), torch.zeros(len(weight), dtype=torch.float64)
-    factor, taps = torch.ones(len(weight), dtype=torch.float64), weight[0, 0].numel()
+    home, index, taps = (
+        exact_device(weight.device),
+        torch.from_numpy(consumer.weight_index),
+        weight[0, 0].numel(),
+    )
+    shift = torch.zeros(len(weight), dtype=torch.float64, device=home)
+    factor, mean, covariance, covered = (
+        t.to(home) for t in (torch.ones_like(shift), mean, covariance, consumer.covered)
+    )
     for outputs, positions in consumer.blocks(len(weight)):
         at = torch.from_numpy(positions)
-        parts = [w[outputs][:, index[at]].double().reshape(-1, len(at), taps) for w in (weight, new)]
+        parts = [exact(w[outputs][:, index[at]]).reshape(-1, len(at), taps) for w in (weight, new)]
         before, after = (torch.einsum("oit,ij,ojt->o", w, covariance[at][:, at], w) for w in parts)
         heard = after > 1e-12 * before  # what says nothing, or always the same, cannot be made louder
         factor[outputs] = torch.where(heard, before / after, 1.0).clamp(1, _LOUDER).sqrt()
-        level, now = (w @ consumer.covered @ mean[at] for w in parts)
+        level, now = (w @ covered @ mean[at] for w in parts)
         shift[outputs] = level - factor[outputs] * now
-    kernel = new * factor.reshape(-1, *[1] * (new.ndim - 1)).to(new.dtype)
-    return kernel, shift.to(new.dtype)
+    kernel = new * factor.reshape(-1, *[1] * (new.ndim - 1)).to(new)
+    return kernel, shift.to(new)
 
 
 def absorb(weight: Tensor, consumer: ConsumerLayer, stays: Kept, stand_in: StandIn) -> tuple[Tensor, Tensor]:
     """Return a kernel (out, in, taps...) that reads stand-ins for removed channels, and the constant left over."""
-    new = weight.double().flatten(2) if weight.ndim > 2 else weight.double()[..., None].clone()
-    new = new.clone()
-    shift = torch.zeros(weight.shape[0], dtype=torch.float64)
+    new = exact(weight)
+    new = (new.flatten(2) if weight.ndim > 2 else new[..., None]).clone()
+    shift, covered = new.new_zeros(weight.shape[0]), consumer.covered.to(new)
     index = torch.from_numpy(consumer.weight_index)
     for outputs, positions in consumer.blocks(weight.shape[0]):
         kept, removed = (torch.from_numpy(positions[stays[positions] == s]) for s in (True, False))
@@ -71,8 +79,8 @@ def absorb(weight: Tensor, consumer: ConsumerLayer, stays: Kept, stand_in: Stand
             continue
         part = new[outputs]
         gone = part[:, index[removed]]
-        matrix, constant = stand_in(kept, removed)
+        matrix, constant = (t.to(new) for t in stand_in(kept, removed))
         part[:, index[kept]] += torch.einsum("ort,rk->okt", gone, matrix)
-        shift[outputs] += gone @ consumer.covered @ constant
+        shift[outputs] += gone @ covered @ constant
         part[:, index[removed]] = 0
-    return new.reshape(weight.shape).to(weight.dtype), shift.to(weight.dtype)
+    return new.reshape(weight.shape).to(weight), shift.to(weight)

@@ -25,6 +25,8 @@ from slimilar.reconstruction.patches import HELD, PAIRED, Sampler, Samples, fit,
 from slimilar.reconstruction.ridge import held_out_strength, merged, stand_in_statistics
 from slimilar.reconstruction.solvers import SampleMoments
 from slimilar.reconstruction.targets import Pair, scale_of, target_of
+from slimilar.utils.devices import room
+from slimilar.utils.precision import exact
 
 Kept = NDArray[np.bool_]
 
@@ -117,7 +119,7 @@ def substitute_linear(
             for pair in pairs:
                 _advance(program, network, pair, position, consumer.op)
             position = consumer.op
-            while waiting and (len(pairs) + 1) * _live(pairs[0]) <= LIVE:
+            while waiting and (len(pairs) + 1) * _live(pairs[0]) <= room(program.device, LIVE):
                 pairs.append(_pair(program, waiting.pop(0)))
                 _advance(program, network, pairs[-1], 0, position)
             _fit(program, network, pairs, consumer, exchange, settings)
@@ -222,7 +224,8 @@ def _fit_patches(
     size = len(candidates) * taps
     gate = 2 * settings.steps * (size + _PASSES)
     rows = int(max(settings.rows * size, settings.effort / (size * size + (size + gate) * outputs)))
-    each = -(-min(rows, HELD // size, PAIRED // (size + 2 * outputs)) // len(pairs))
+    held = room(program.device, HELD)
+    each = -(-min(rows, held // size, PAIRED * held // HELD // (size + 2 * outputs)) // len(pairs))
 
     generator = torch.Generator().manual_seed(settings.seed + consumer.op)
     instruction = program.instructions[consumer.op]
@@ -247,24 +250,25 @@ def _fit_patches(
     mixed = None
     if settings.prior == "mix" and not seats.stays.all():
         standing_in, _ = _fit_mixing(network, pairs, consumer, weight, seats.stays, settings, whole=False)
-        mixed = standing_in.index_select(1, candidates[likely]).reshape(outputs, -1).T.double()
-    prior = weight.index_select(1, candidates).reshape(outputs, -1).T.double()
-    scale = torch.ones(1) if consumer.norm is None else scale_of(program, network.original, consumer.norm)
-    heard = network.heard.get(consumer.op, torch.ones(outputs))
+        mixed = exact(standing_in[:, candidates[likely]].reshape(outputs, -1).T)
+    prior = exact(weight[:, candidates].reshape(outputs, -1).T)
+    scale = prior.new_ones(1) if consumer.norm is None else scale_of(program, network.original, consumer.norm)
+    heard = network.heard.get(consumer.op, torch.ones(outputs)).to(prior)
+    sign = torch.where(scale < 0, -1.0, 1.0).to(prior)
     found = fit(
-        samples, prior, taps, settings.ridge, heard, torch.where(scale < 0, -1.0, 1.0), int(seats.stays.sum()),
+        samples, prior, taps, settings.ridge, heard, sign, int(seats.stays.sum()),
         torch.from_numpy(seats.fixed)[candidates], settings.steps,
         likely, mixed,
     )  # fmt: skip
     chosen = candidates[found.chosen]
     new = torch.zeros_like(weight)
-    new[:, chosen] = found.kernel.T.reshape(outputs, len(chosen), *shape).to(weight.dtype)
+    new[:, chosen] = found.kernel.T.reshape(outputs, len(chosen), *shape).to(weight)
     bias = network.original[consumer.bias] if consumer.bias is not None else 0.0
     if conv and isinstance(instruction.args[1], Held):
-        network.narrow[consumer.op] = chosen
+        network.narrow[consumer.op] = chosen.to(weight.device)
     now = np.zeros_like(seats.stays)
     now[chosen.numpy()] = True
-    return new, found.constant.to(weight.dtype) - bias, now
+    return new, found.constant.to(weight) - bias, now
 
 
 def _fit_mixing(
@@ -307,9 +311,9 @@ def _regression(
     kept, removed = (torch.from_numpy(np.flatnonzero(stays == s)) for s in (True, False))
     if strength is None and len(kept) and len(removed):
         both = [stand_in_statistics(m.count, m.mean(), m.covariance(), kept, removed) for m in parts]
-        loud = weight.double().movedim(1, 0).flatten(1).square().sum(1)
+        loud = exact(weight).movedim(1, 0).flatten(1).square().sum(1)
         heard = loud[torch.from_numpy(consumer.weight_index)[removed]]
-        zeros = torch.zeros(len(kept), len(removed), dtype=torch.float64)
+        zeros = loud.new_zeros(len(kept), len(removed))
         strength = held_out_strength(both[0], both[1], zeros, heard)[0]
     mean, covariance = merged(fit, held_out) if whole else (fit.mean(), fit.covariance())
     return regression(mean, covariance, _CAREFUL if strength is None else strength)

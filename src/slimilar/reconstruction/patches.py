@@ -28,6 +28,7 @@ from slimilar.reconstruction.ridge import (
 from slimilar.reconstruction.solvers import SampleMoments, block_elimination, positive_definite, unknowns_of
 from slimilar.reconstruction.solvers import level as level_of
 from slimilar.reconstruction.targets import ReconstructionTarget
+from slimilar.utils.precision import exact
 
 HELD = 80_000_000  # numbers of what one consumer sees that are held at a time
 PAIRED = 2 * HELD  # and of that together with what it should write, and where the ReLU behind it opens
@@ -107,7 +108,7 @@ class Sampler:
             rows = x.movedim(self.axis, -1).flatten(0, -2)
             pick = torch.randperm(len(rows), generator=self.generator)[: self.most]
             images = numbers[pick // (len(rows) // len(x))]
-            seen = rows[pick].index_select(1, self.channels)
+            seen = rows[pick].index_select(1, self.channels.to(x.device))
             samples.add(seen, *target.at(lambda t: t.flatten(0, -2)[pick]), images)
             return
         places = int(np.prod(target.plain.shape[2:]))
@@ -180,7 +181,7 @@ def fit(
     centre = seen.mean[unknowns]
     constant = seen.target - centre @ kernel
     if steps and level is not None:
-        _open(y, level, sign)
+        _open(y, level, sign.to(y))
         pieces = [
             Ahead(a[:, unknowns] if len(unknowns) < size else a, b, c)
             for a, b, c in zip(*(t.split(_PIECE) for t in (x, y, level)), strict=True)
@@ -290,14 +291,13 @@ def _gated(
         faster = (1 + (1 + 4 * speed * speed) ** 0.5) / 2
         push, speed = (speed - 1) / faster, faster
         at, at_middle = kernel + push * (kernel - before), middle + push * (middle - before_middle)
-        given = at.float()
-        base = (at_middle - centre @ at).float()
+        given, base = (t.float().to(pieces[0].x.device) for t in (at, at_middle - centre @ at))
         pull, shift = torch.zeros_like(kernel), torch.zeros_like(middle)
         for p in pieces:
             missing = torch.addmm(p.wanted, p.x, given, alpha=-1).sub_(base)
             missing = torch.minimum(missing, p.most, out=missing)
-            pull += (p.x.T @ missing).double()
-            shift += missing.sum(0).double()
+            pull += exact(p.x.T @ missing)
+            shift += exact(missing.sum(0))
         pull -= torch.outer(centre, shift)
         before, before_middle = kernel, middle
         step = pull / count - strength * (at - prior)

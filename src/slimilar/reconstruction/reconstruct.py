@@ -19,7 +19,7 @@ from slimilar.reconstruction.gaussian import Channels, at_consumers
 from slimilar.reconstruction.least_squares import Exchange, Network, Settings, install, substitute_linear
 from slimilar.reconstruction.methods import Reconstruction
 from slimilar.surgery.rewrite import Surgery, add_bias, operate
-from slimilar.utils.modules import copy_with
+from slimilar.utils.modules import copy_with, named_tensors
 
 Kept = NDArray[np.bool_]
 StandIns = Mapping[int, int]  # removed unit -> the kept unit that speaks for it, over all groups
@@ -102,7 +102,9 @@ def rebuild(
 
     A constant stays out of the network where no module of torch's own can hold it as a bias.
     """
-    full = copy_with(model, {n: t for n, t in network.pruned.items() if t is not network.original[n]})
+    held = named_tensors(model)
+    changed = {n: t.to(held[n].dtype) for n, t in network.pruned.items() if t is not network.original[n]}
+    full = copy_with(model, changed)
     gained, indices = set(), dict(done.indices)
     for consumer in consumers:
         if consumer.op not in network.biases:
@@ -113,7 +115,7 @@ def rebuild(
             continue
         add_bias(module)
         with torch.no_grad():
-            module.bias += network.biases[consumer.op]  # type: ignore[operator]
+            module.bias += network.biases[consumer.op].to(module.weight.dtype)  # type: ignore[operator]
         gained.add(consumer.module)
         out_axis = 1 if getattr(module, "transposed", False) else 0
         if (f"{consumer.module}.weight", out_axis) in indices:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from slimilar.reconstruction.solvers import SampleMoments, level
+from slimilar.utils.precision import exact
 
 _GRID = tuple(10.0**e for e in (-4, -3, -2, -1, 0, 1, 2))  # of the mean variance
 _START = 1  # in the grid: where the search begins
@@ -92,7 +93,7 @@ def held_out_error(
 
 def leave_one_out_strength(x: Tensor, y: Tensor, prior: Tensor, weight: Tensor) -> float:
     r"""Return the $\lambda$, relative to the mean variance, with the least leave-one-out error; one row an image."""
-    x, y = x.double(), y.double()
+    x, y = exact(x), exact(y)
     scale = float(x.var(0, correction=0).mean())
 
     def error(strength: float) -> float:

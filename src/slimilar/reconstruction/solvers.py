@@ -14,6 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from slimilar.utils.precision import exact, exact_device
+
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
@@ -38,7 +40,7 @@ class SampleMoments:
         self._waiting: list[tuple[Tensor, ...]] = []
         self._first: tuple[Tensor, ...] = ()  # sums of differences from a typical row cancel less
         self._total = torch.zeros(size + beside, dtype=torch.float64)
-        self._gram = torch.zeros(size, size + beside, dtype=torch.float64)  # only blocks from the diagonal on
+        self._gram = torch.zeros(0, size + beside, dtype=torch.float64)  # only blocks from the diagonal on
 
     def add(self, rows: Tensor, *beside: Tensor) -> None:
         """Take in rows of shape (samples, size), and what is beside them."""
@@ -57,16 +59,19 @@ class SampleMoments:
             self._first = tuple(part.mean(0) for part in parts)
         parts = [part - at for part, at in zip(parts, self._first, strict=True)]
         rows = parts[0]
+        if not self.count:  # now it is known where the rows are
+            self._total = self._total.to(exact_device(rows.device))
+            self._gram = self._total.new_zeros(self.size, self._gram.shape[1])
         self.count += len(rows)
-        self._total += torch.cat([part.sum(0) for part in parts]).double()
+        self._total += exact(torch.cat([part.sum(0) for part in parts]))
         for a in range(0, self.size, _BLOCK):
-            self._gram[a : a + _BLOCK, a : self.size] += (rows[:, a : a + _BLOCK].T @ rows[:, a:]).double()
+            self._gram[a : a + _BLOCK, a : self.size] += exact(rows[:, a : a + _BLOCK].T @ rows[:, a:])
         for beside in parts[1:]:
-            self._gram[:, self.size :] += (rows.T @ beside).double()
+            self._gram[:, self.size :] += exact(rows.T @ beside)
 
     def _mean(self) -> Tensor:
         self._take()
-        return torch.cat(self._first).double() + self._total / self.count
+        return exact(torch.cat(self._first)) + self._total / self.count
 
     def mean(self) -> Tensor:
         """Return the mean of all rows."""
@@ -80,7 +85,7 @@ class SampleMoments:
         """Return the covariance of all rows."""
         self._take()
         centre = (self._total / self.count)[: self.size]
-        found = torch.empty(self.size, self.size, dtype=torch.float64)
+        found = self._gram.new_empty(self.size, self.size)
         for a in range(0, self.size, _BLOCK):
             for b in range(a, self.size, _BLOCK):  # small blocks are turned round quickly
                 here, there = slice(a, a + _BLOCK), slice(b, min(b + _BLOCK, self.size))
@@ -172,8 +177,8 @@ def backward_elimination(
     steps = len(free) if steps is None else steps
     if steps == 0:
         return Elimination(np.empty(0, np.int64), np.empty(0))
-    precisions = [torch.linalg.inv(ridge(c)).numpy() for c in covariances]
-    weights = [b.double().numpy().copy() for b in kernels]
+    precisions = [torch.linalg.inv(ridge(c)).cpu().numpy() for c in covariances]
+    weights = [b.double().cpu().numpy().copy() for b in kernels]
     alive = np.ones(count, np.bool_)
     open_units = np.zeros(count, np.bool_)
     open_units[free] = True
@@ -245,7 +250,8 @@ def block_elimination(
     """
     q = torch.cholesky_inverse(torch.linalg.cholesky(covariance))
     w = q @ cross
-    left = torch.arange(len(covariance) // taps)
+    left = torch.arange(len(covariance) // taps, device=covariance.device)
+    fixed, heard = fixed.to(left.device), heard.to(covariance)
     removed: list[int] = []
     costs: list[float] = []
     fits = {}
@@ -253,10 +259,10 @@ def block_elimination(
         n = len(left)
         if n in stops:
             order = left.argsort()
-            fits[n] = (left[order], w[unknowns_of(order, taps)].float())
+            fits[n] = (left[order].cpu(), w[unknowns_of(order, taps)].float())
         if n <= width:
-            return Blocks(left.sort().values, np.array(removed, np.int64), np.array(costs), fits)
-        cost = _costs(q, w, taps, heard.double())
+            return Blocks(left.sort().values.cpu(), np.array(removed, np.int64), np.array(costs), fits)
+        cost = _costs(q, w, taps, heard)
         cost[fixed[left]] = torch.inf
         most = n - max((s for s in (*stops, width) if s < n), default=width)
         order = left.argsort()  # of equal ones the first leaves
@@ -281,7 +287,7 @@ def _without(q: Tensor, w: Tensor, left: Tensor, leave: Tensor, taps: int) -> tu
     Those that leave change places with the last ones, so that the rest is a corner: nothing else is moved.
     """
     n, rest = len(left), len(left) - len(leave)
-    gone = torch.zeros(n, dtype=torch.bool)
+    gone = torch.zeros(n, dtype=torch.bool, device=left.device)
     gone[leave] = True
     front, back = gone[:rest].nonzero()[:, 0], rest + (~gone[rest:]).nonzero()[:, 0]
     here, there = torch.cat([front, back]), torch.cat([back, front])
@@ -298,4 +304,4 @@ def _without(q: Tensor, w: Tensor, left: Tensor, leave: Tensor, taps: int) -> tu
 
 def unknowns_of(channels: Tensor, taps: int) -> Tensor:
     """Return where the unknowns of some channels stand."""
-    return (channels[:, None] * taps + torch.arange(taps)).flatten()
+    return (channels[:, None] * taps + torch.arange(taps, device=channels.device)).flatten()

@@ -63,7 +63,7 @@ def scale_of(program: Program, tensors: Mapping[str, Tensor], norm: int) -> Tens
         tensors[a.name] if isinstance(a, Held) else None for a in (instruction.args[1], instruction.args[4])
     )
     if variance is None:
-        return torch.ones(1) if gamma is None else torch.ones_like(gamma)
+        return torch.ones(1, device=program.device) if gamma is None else torch.ones_like(gamma)
     spread: Tensor = (variance + instruction.args[7]).sqrt()
     return spread.reciprocal() if gamma is None else gamma / spread
 
@@ -81,7 +81,7 @@ def target_of(
     ahead = dict(pair.original)
     replay.execute(program, consumer.op, ahead, original)
     plain = ahead[program.instructions[consumer.op].outputs[0]]
-    scale = torch.ones(1) if consumer.norm is None else scale_of(program, original, consumer.norm)
+    scale = plain.new_ones(1) if consumer.norm is None else scale_of(program, original, consumer.norm)
     beside, heard = None, None
     if consumer.add is not None:
         try:
@@ -120,10 +120,10 @@ def _safe(scale: Tensor) -> Tensor:
 def _level(program: Program, consumer: ConsumerLayer, tensors: replay.Tensors, scale: Tensor) -> Tensor:
     """Return the output of the consumer at which its batch norm gives zero: mean - beta / scale."""
     if consumer.norm is None:
-        return torch.zeros(1)
+        return torch.zeros_like(scale)
     instruction = program.instructions[consumer.norm]
     beta, mean = (
-        tensors[a.name] if isinstance(a, Held) else torch.zeros(1)
+        tensors[a.name] if isinstance(a, Held) else torch.zeros_like(scale)
         for a in (instruction.args[2], instruction.args[3])
     )
     return mean - beta / _safe(scale)

@@ -16,7 +16,8 @@ from slimilar.reconstruction.least_squares import Network
 from slimilar.surgery.other_inputs import random_like
 from slimilar.surgery.rewrite import Kept, atoms_kept
 from slimilar.surgery.verify import difference, plain_outputs
-from slimilar.utils.modules import copy_with
+from slimilar.utils.modules import copy_with, named_tensors
+from slimilar.utils.precision import exact_device
 from slimilar.utils.pytree import Example, arguments, tensors_in
 
 Masks = Mapping[int, list[tuple[int, int, Tensor]]]  # operator -> value, axis, positions
@@ -34,7 +35,8 @@ def verify_reconstruction(
         return 0.0
     error = _error(program, grouping, network, small, example)
     if not error < 1e-4:
-        error = _error(program.in_precision(torch.float64), grouping, network, small, example)
+        sure = program.moved(exact_device(program.device), torch.float64)
+        error = _error(sure, grouping, network, small, example)
         if not error < 1e-6:
             raise VerificationError(
                 "the smaller model must compute what the network with reconstructed weights computes, but their "
@@ -46,18 +48,29 @@ def verify_reconstruction(
 def _error(
     program: Program, grouping: Grouping, network: Network, small: nn.Module, example: Example
 ) -> float:
-    dtype = program.dtype
-    inputs = random_like(resized_example(example, program.batch_size), dtype, program.device)
-    tensors = {n: t.to(dtype) if t.is_floating_point() else t for n, t in network.pruned.items()}
-    constants = {op: t.to(dtype) for op, t in network.biases.items()}
+    device, dtype = program.device, program.dtype
+    inputs = random_like(resized_example(example, program.batch_size), dtype, device)
+    tensors, constants = _as_stored(network, small, device, dtype)
     masks = removed_at_reads(program, grouping, network.kept)
     expected = masked_outputs(program, masks, tensors, constants, list(tensors_in(arguments(inputs))))
-    given = small if _computes_in(small, dtype) else copy_with(small, {}).to(dtype)
-    return difference(expected, plain_outputs(given, inputs))
+    here = all((t.device, t.dtype) == (device, dtype) for t in small.parameters() if t.is_floating_point())
+    return difference(
+        expected, plain_outputs(small if here else copy_with(small, {}).to(device, dtype), inputs)
+    )
 
 
-def _computes_in(model: nn.Module, dtype: torch.dtype) -> bool:
-    return all(t.dtype == dtype for t in model.parameters() if t.is_floating_point())
+def _as_stored(
+    network: Network, small: nn.Module, device: torch.device, dtype: torch.dtype
+) -> tuple[dict[str, Tensor], dict[int, Tensor]]:
+    """Return the network's weights and constants, rounded as the smaller model holds them."""
+    held = {name: t.dtype for name, t in named_tensors(small).items()}
+    narrow = next((t.dtype for t in small.parameters() if t.is_floating_point()), dtype)
+
+    def rounded(t: Tensor, stored: torch.dtype) -> Tensor:
+        return t.to(stored).to(device).to(dtype) if t.is_floating_point() else t.to(device)
+
+    tensors = {name: rounded(t, held.get(name, t.dtype)) for name, t in network.pruned.items()}
+    return tensors, {op: rounded(t, narrow) for op, t in network.biases.items()}
 
 
 def removed_at_reads(program: Program, grouping: Grouping, kept: Kept) -> Masks:

@@ -77,7 +77,7 @@ def train(
     """
     chosen = recipe_named(recipe) if isinstance(recipe, str) else recipe
     place = None if folder is None else Path(folder).expanduser()
-    context = DistributedContext.join()
+    context = DistributedContext.join(model)
     configuration = RunConfiguration(
         _on_device(as_image_source(data), context), chosen, None if test is None else as_image_source(test),
         None if teacher is None else _frozen(teacher, context), hooks, settings, place, progress,

@@ -10,6 +10,10 @@ import torch
 from torch import Tensor, distributed, nn
 
 from slimilar.errors import TrainingError
+from slimilar.utils.modules import device_of
+from slimilar.utils.precision import has_float64
+
+_LAUNCHED = {"WORLD_SIZE", "ACCELERATE_MIXED_PRECISION"}  # set by torchrun or accelerate launch
 
 
 @dataclass(frozen=True)
@@ -21,18 +25,19 @@ class DistributedContext:
     world_size: int = 1
 
     @classmethod
-    def join(cls) -> DistributedContext:
-        """Read rank and device from the environment; start the communication where a launcher asks for it."""
+    def join(cls, model: nn.Module | None = None) -> DistributedContext:
+        """Return this process on its own where the model is; under a launcher, its rank and device among the others."""
+        if not _LAUNCHED & set(os.environ):
+            return cls(torch.device("cpu") if model is None else device_of(model))
         from accelerate import PartialState
 
-        # Without this, accelerate takes the processes of a launcher for single ones on a machine without GPU.
-        state = PartialState(cpu=not getattr(torch, "accelerator", torch.cuda).is_available())
         started = int(os.environ.get("WORLD_SIZE", "1"))
+        if started > 1 and "MASTER_ADDR" not in os.environ:  # where they would meet is not known
+            raise _apart(started, 1)
+        # Without this, accelerate takes the processes of a launcher for single ones on a machine without GPU.
+        state = PartialState(cpu=not torch.accelerator.is_available())
         if state.num_processes != started:
-            raise TrainingError(
-                f"the launcher's {started} processes must find each other, got {state.num_processes}; "
-                "start them with 'accelerate launch' or 'torchrun', or unset WORLD_SIZE"
-            )
+            raise _apart(started, state.num_processes)
         return cls(state.device, state.process_index, state.num_processes)
 
     @property
@@ -43,7 +48,7 @@ class DistributedContext:
     @property
     def sum_dtype(self) -> torch.dtype:
         """The type of sums: float64, which Apple's GPUs do not have."""
-        return torch.float32 if self.device.type == "mps" else torch.float64
+        return torch.float64 if has_float64(self.device) else torch.float32
 
     def sum(self, *values: Tensor) -> list[float]:
         """Return the sums over all processes."""
@@ -63,6 +68,13 @@ class DistributedContext:
             return model
         ids = None if self.device.type == "cpu" else [self.device]
         return nn.parallel.DistributedDataParallel(model, device_ids=ids)
+
+
+def _apart(started: int, found: int) -> TrainingError:
+    return TrainingError(
+        f"the launcher's {started} processes must find each other, got {found}; "
+        "start them with 'accelerate launch' or 'torchrun', or unset WORLD_SIZE"
+    )
 
 
 Placed = TypeVar("Placed", Tensor, nn.Module)

@@ -12,6 +12,9 @@ from slimilar.data.source import Data, ImageSource, as_image_source
 from slimilar.errors import DataError
 from slimilar.train.batches import EvaluationPass, batches
 from slimilar.train.distributed import DistributedContext
+from slimilar.train.settings import Precision, TrainingSettings
+from slimilar.utils.batch_halving import halving
+from slimilar.utils.modules import device_of
 
 
 @dataclass(frozen=True)
@@ -24,10 +27,12 @@ class Score:
     images: int
 
 
-def evaluate(model: nn.Module, data: Data, batch_size: int = 250) -> Score:
+def evaluate(model: nn.Module, data: Data, batch_size: int = 250, precision: Precision = "float32") -> Score:
     """Score a classifier on a dataset, without augmentation; the model keeps its mode and its device.
 
-    Under a launcher every process takes its share, and all of them return the score of the whole dataset.
+    It runs where the model is, in batches that are halved where memory runs out. `precision` is that of mixed
+    precision (see `TrainingSettings`); a model in half precision runs in its own. Under a launcher every process
+    takes its share, and all of them return the score of the whole dataset.
     """
     source = as_image_source(data)
     if len(source) == 0:
@@ -35,19 +40,26 @@ def evaluate(model: nn.Module, data: Data, batch_size: int = 250) -> Score:
     modes = {module: module.training for module in model.modules()}
     model.eval()
     try:
-        return _score(model, source, batch_size, DistributedContext.join())
+        context = DistributedContext.join(model)
+        amp = TrainingSettings(precision=precision).autocast_dtype(device_of(model))
+        return halving(batch_size, lambda size: _score(model, source, size, context, amp), device_of(model))
     finally:
         for module, training in modes.items():
             module.training = training
 
 
 @torch.inference_mode()
-def _score(model: nn.Module, data: ImageSource, batch_size: int, context: DistributedContext) -> Score:
-    device = next((p.device for p in model.parameters()), context.device)
+def _score(
+    model: nn.Module, data: ImageSource, batch_size: int, context: DistributedContext, amp: torch.dtype | None
+) -> Score:
+    device = device_of(model)
+    dtype = next((p.dtype for p in model.parameters() if p.is_floating_point()), torch.float32)
     sums = torch.zeros(3, dtype=context.sum_dtype, device=device)
     for images, labels, _ in batches(EvaluationPass(data, batch_size, context.rank, context.world_size)):
         if len(labels):
-            sums += _sums(model(images.to(device)), labels.to(device))
+            with torch.autocast(device.type, amp, enabled=amp is not None):
+                scores = model(images.to(device, dtype))
+            sums += _sums(scores.float(), labels.to(device))
     top1, top5, loss = (value / len(data) for value in context.sum(*sums))
     return Score(top1, top5, loss, len(data))
 

@@ -7,11 +7,12 @@ from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from functools import cache
 from typing import Any
+from warnings import warn
 
 import torch
 from torch import Tensor, nn
 
-from slimilar.errors import InvalidInput
+from slimilar.errors import InvalidInput, SlimilarWarning
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -19,7 +20,9 @@ def unwrap(model: nn.Module) -> nn.Module:
     while True:
         inner = getattr(model, "_orig_mod", None)
         if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
-            inner = model.module
+            inner, kind = model.module, type(model).__name__
+            told = f"the model inside {kind} is used, and what is returned is not wrapped: wrap it in {kind} again"
+            warn(told, SlimilarWarning, stacklevel=4)
         if not isinstance(inner, nn.Module):
             return model
         model = inner
@@ -30,12 +33,22 @@ def check_model(model: object) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise InvalidInput(f"model must be a torch.nn.Module, got {type(model).__name__}")
     model = unwrap(model)
+    if any(type(p).__name__ in ("DTensor", "FlatParameter") for p in model.parameters()):
+        raise InvalidInput(
+            "model must hold whole parameters, got shards of them (FSDP or DTensor): gather the full state and load it "
+            "into a plain model first"
+        )
     if any(isinstance(m, torch.jit.ScriptModule) for m in named_modules(model).values()):
         raise InvalidInput(
             "model must be ordinary Python modules, got TorchScript, which is frozen: "
             "pass the module that was given to torch.jit.script or torch.jit.trace"
         )
     return model
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Return where a model is: the device of its first parameter or buffer."""
+    return next((t.device for t in (*model.parameters(), *model.buffers())), torch.device("cpu"))
 
 
 def named_modules(model: nn.Module) -> dict[str, nn.Module]:

@@ -43,6 +43,8 @@ def analyze(
     report: Annotated[
         Path | None, typer.Option("--report", help="Also write the interactive page.", metavar="FILE")
     ] = None,
+    device: options.Device = "auto",
+    dtype: options.Dtype = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -53,7 +55,7 @@ def analyze(
     out = Output(json, quiet)
     if report is not None:
         file_for(report, "--report")
-    opened = open_model(model, weights, input, base)
+    opened = open_model(model, weights, input, base).placed(device, dtype)
     chosen = PlanOptions(
         residual, linkage, tuple(exclude or ()), min_channels, criterion, calibrate, images,
         PreprocessingOptions(normalise, mean, std, resize, crop),

@@ -25,7 +25,7 @@ def bench(
     engine: Annotated[
         list[str] | None,
         typer.Option(
-            help="pytorch, compile, onnxruntime, openvino, or 'all' that are installed. Repeatable.",
+            help="pytorch, compile, onnxruntime, openvino, tensorrt, or 'all' that are installed. Repeatable.",
             metavar="NAME",
         ),
     ] = None,
@@ -38,6 +38,8 @@ def bench(
     input: options.Input = None,
     base: options.Base = None,
     seed: options.Seed = 0,
+    device: options.Device = "auto",
+    dtype: options.Dtype = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -47,20 +49,29 @@ def bench(
     """
     import torch
 
+    from slimilar.utils.devices import device_name
+    from slimilar.utils.modules import device_of
+
     out = Output(json, quiet)
     if threads is not None:
         torch.set_num_threads(threads)
-    opened = open_models(models, weights, input, base)
+    opened = {
+        name: found.placed(device, dtype) for name, found in open_models(models, weights, input, base).items()
+    }
     found: dict[str, Timings] = {}
     for name in _engines(engine or ["pytorch"]):
         timings = _measured(out, name, opened, batch, seconds, seed, must="all" not in (engine or []))
         if timings is not None:
             found[name] = timings
     rows = [row for name, timings in found.items() for row in _rows(name, timings, models, batch)]
-    where = f"batch {batch}, {torch.get_num_threads()} threads, medians and 95 % intervals of runs in turn"
+    place = device_of(opened[models[0]].model)
+    hardware = device_name(place)
+    threads_used = f"{torch.get_num_threads()} threads, " if place.type == "cpu" else ""
+    where = f"{hardware}, batch {batch}, {threads_used}medians and 95 % intervals of runs in turn"
     out.table(["<engine", "<model", "ms", "<95 %", "images/s", "time", "<95 %"], rows, where)
-    out.answer({"batch": batch, "threads": torch.get_num_threads(), "torch": torch.__version__,
-                "engines": {n: _described(t, models) for n, t in found.items()}})  # fmt: skip
+    about = {"batch": batch, "device": str(place), "hardware": hardware, "threads": torch.get_num_threads()}
+    engines = {name: _described(timings, models) for name, timings in found.items()}
+    out.answer({**about, "torch": torch.__version__, "engines": engines})
 
 
 def _engines(wanted: list[str]) -> list[str]:
@@ -82,6 +93,7 @@ def _measured(
     from slimilar.deploy.latency import measure
     from slimilar.deploy.runtimes import ENGINES
     from slimilar.errors import InvalidInput, SlimilarError
+    from slimilar.utils.modules import device_of
 
     runs: dict[str, Run] = {}
     with out.working(f"Preparing {engine}"):
@@ -97,7 +109,8 @@ def _measured(
             out.note(f"{engine} left out: {escape(reason)}")
             return None
     with out.working(f"Measuring with {engine}") as tell:
-        return measure(runs, seconds=seconds, seed=seed, progress=tell)
+        place = device_of(next(iter(opened.values())).model)
+        return measure(runs, seconds=seconds, seed=seed, progress=tell, device=place)
 
 
 def _rows(engine: str, timings: Timings, models: list[str], batch: int) -> list[list[str]]:

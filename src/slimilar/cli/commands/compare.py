@@ -115,6 +115,8 @@ def compare(
     engine: Engine = "local",
     keep: Keep = False,
     out: options.Out = Path("comparison"),
+    device: options.Device = "auto",
+    dtype: options.Dtype = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -140,6 +142,8 @@ def compare(
         train_images,
         test_images,
         held_out,
+        device,
+        dtype,
     )
     shared: dict[str, Any] = {
         "flops": _words(flops, "flops"), "substitutes": _words(reconstruction, "reconstruction"),

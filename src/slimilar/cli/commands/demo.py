@@ -54,6 +54,7 @@ def demo(
     out: options.Out = Path("slimilar-demo"),
     seconds: Annotated[float, typer.Option(help="How long to measure time.", min=0, metavar="SECONDS")] = 4.0,
     seed: options.Seed = 0,
+    device: options.Device = "auto",
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -64,7 +65,7 @@ def demo(
     from slimilar.data import demo_images
 
     output, folder = Output(json, quiet), folder_for(out)
-    opened = open_model(SOURCE)
+    opened = open_model(SOURCE).placed(device)
     test, shown = demo_images("test"), demo_images("train").tensor()
     plan = make_plan(output, opened, PlanOptions())
     _introduce(output, plan, test)

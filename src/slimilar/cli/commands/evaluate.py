@@ -14,6 +14,7 @@ from slimilar.cli.model_source import open_models
 from slimilar.cli.options import Data, Limit
 from slimilar.cli.output import Output, escape, percent
 from slimilar.cli.preprocessing_options import PreprocessingOptions
+from slimilar.cli.training_run import precision_of
 
 if TYPE_CHECKING:
     from slimilar.train import Score
@@ -31,6 +32,9 @@ def evaluate(
     weights: options.Weights = None,
     input: options.Input = None,
     base: options.Base = None,
+    device: options.Device = "auto",
+    dtype: options.Dtype = None,
+    amp: options.Amp = "off",
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -43,10 +47,11 @@ def evaluate(
     out = Output(json, quiet)
     found: dict[str, Score] = {}
     prepared = PreprocessingOptions(normalise, mean, std, resize, crop)
-    for name, opened in open_models(models, weights, input, base).items():
+    for name, found_model in open_models(models, weights, input, base).items():
+        opened = found_model.placed(device, dtype)
         images = ImageReader(out, opened, prepared).labelled(data, "test", limit)
         with out.working(f"Evaluating {name}"):
-            found[name] = score(opened.model, images)
+            found[name] = score(opened.model, images, precision=precision_of(amp))
     rows = [
         [escape(name), percent(s.accuracy), "{:.1f}..{:.1f}".format(*(100 * x for x in wilson(s.accuracy, s.images))),
          percent(s.top5), f"{s.loss:.3f}", str(s.images)]

@@ -39,6 +39,8 @@ def explore(
         "explore.html"
     ),
     open: Annotated[bool, typer.Option("--open/--no-open", help="Open it in a browser.")] = True,
+    device: options.Device = "auto",
+    dtype: options.Dtype = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -47,7 +49,7 @@ def explore(
     Example: [bold]slimilar explore slimilar:demo[/]
     """
     output, out = Output(json, quiet), file_for(out)
-    opened = open_model(model, weights, input, base)
+    opened = open_model(model, weights, input, base).placed(device, dtype)
     chosen = PlanOptions(
         residual, linkage, tuple(exclude or ()), min_channels, criterion, calibrate, images,
         PreprocessingOptions(normalise, mean, std, resize, crop),

@@ -24,6 +24,7 @@ def export(
     weights: options.Weights = None,
     input: options.Input = None,
     base: options.Base = None,
+    dtype: options.Dtype = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -36,7 +37,7 @@ def export(
 
     output = Output(json, quiet)
     out = file_for(out)
-    opened = open_model(model, weights, input, base)
+    opened = open_model(model, weights, input, base).placed("cpu", dtype)
     with output.working("Exporting"):
         done = export_onnx(
             opened.model, out, opened.example(fixed_batch or 1), dynamic_batch=fixed_batch is None

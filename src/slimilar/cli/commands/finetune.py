@@ -57,6 +57,8 @@ def finetune(
     out: options.Out = Path("finetuned"),
     resume: Resume = False,
     seed: options.Seed = 0,
+    device: options.Device = "auto",
+    amp: options.Amp = "auto",
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -66,18 +68,18 @@ def finetune(
 
     Example: [bold]slimilar finetune small/model.safetensors --data cifar10.npz --epochs 3[/]
     """
-    opened = open_model(model, weights, input, base)
+    opened = open_model(model, weights, input, base).placed(device)
     shapes = input or ["x".join(map(str, shape)) for shape in opened.shapes]
-    distilled = _teacher(teacher, teacher_weights, shapes, base)
+    distilled = _teacher(teacher, teacher_weights, shapes, base, device)
     run = TrainingCommand(
         Output(json, quiet), opened, data, limit, PreprocessingOptions(normalise, mean, std, resize, crop)
     )
     chosen = changed_recipe(recipe, epochs, lr, freeze_statistics or None)
-    run(chosen, folder_for(out), resume, seed, tune=True, teacher=distilled)
+    run(chosen, folder_for(out), resume, seed, tune=True, teacher=distilled, amp=amp)
 
 
 def _teacher(
-    name: str | None, weights: str | None, shapes: list[str] | None, base: str | None
+    name: str | None, weights: str | None, shapes: list[str] | None, base: str | None, device: str
 ) -> nn.Module | None:
     """Return the model to distil from; one without trained weights is refused."""
     if name is None:
@@ -88,4 +90,4 @@ def _teacher(
         raise InvalidInput(
             f"--teacher must be a trained model, but {name} is built with random weights; pass --teacher-weights FILE"
         )
-    return open_model(name, weights, shapes, base if is_saved(name) else None).model
+    return open_model(name, weights, shapes, base if is_saved(name) else None).placed(device).model

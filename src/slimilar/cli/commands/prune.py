@@ -85,6 +85,8 @@ def prune(
     out: options.Out = Path("pruned"),
     force: options.Force = False,
     dry_run: DryRun = False,
+    device: options.Device = "auto",
+    dtype: options.Dtype = None,
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -109,7 +111,7 @@ def prune(
         residual, linkage, tuple(exclude or ()), min_channels, criterion, calibrate, images, prepared,
         reconstruction, seed, trained,
     )  # fmt: skip
-    opened = open_model(model, weights, input, base)
+    opened = open_model(model, weights, input, base).placed(device, dtype)
     accuracy = Accuracy.of(ImageReader(output, opened, prepared), data, limit, finetune is not None)
     found = planned(output, opened, chosen, target.kind)
     check_budget_size(target, found.plan.before)

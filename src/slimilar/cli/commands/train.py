@@ -40,6 +40,8 @@ def train(
     flops: Towards = None,
     strength: Strength = None,
     residual: Stream = "inner",
+    device: options.Device = "auto",
+    amp: options.Amp = "auto",
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -50,9 +52,9 @@ def train(
     import torch
 
     torch.manual_seed(seed)
-    opened = open_model(model, weights, input)
+    opened = open_model(model, weights, input).placed(device)
     run = TrainingCommand(
         Output(json, quiet), opened, data, limit, PreprocessingOptions(normalise, mean, std, resize, crop)
     )
     phase = PhaseOptions(criterion, flops, strength, residual)
-    run(changed_recipe(recipe, epochs, lr), folder_for(out), resume, seed, phase=phase)
+    run(changed_recipe(recipe, epochs, lr), folder_for(out), resume, seed, phase=phase, amp=amp)
