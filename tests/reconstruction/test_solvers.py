@@ -11,7 +11,7 @@ from helpers.fitting import generator, images, small_net
 from slimilar.calibration.consumers import at_places, patches
 from slimilar.calibration.fisher import fisher_weights, temperature
 from slimilar.calibration.program import record
-from slimilar.reconstruction.patches import Samples, fit
+from slimilar.reconstruction.patches import ChannelChoice, Samples, fit
 from slimilar.reconstruction.solvers import (
     SampleMoments,
     backward_elimination,
@@ -150,9 +150,8 @@ def test_behind_a_relu_the_fit_follows_what_passes_it() -> None:
         return found
 
     prior, none = torch.zeros(4, 2, dtype=torch.float64), torch.zeros(4, dtype=torch.bool)
-    plain, gated = (
-        fit(samples(), prior, 1, 1e-9, torch.ones(2), sign, None, none, steps) for steps in (0, 200)
-    )
+    choice = ChannelChoice(1, torch.ones(2), 4, none, torch.arange(4))
+    plain, gated = (fit(samples(), prior, choice, sign, steps, 1e-9) for steps in (0, 200))
 
     def loss(kernel: Tensor, constant: Tensor) -> Tensor:
         given, at = x.double() @ kernel + constant, level.double()

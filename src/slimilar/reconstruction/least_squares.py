@@ -21,7 +21,16 @@ from slimilar.calibration.consumers import ConsumerLayer, is_conv, pixels
 from slimilar.calibration.fisher import fisher_weights
 from slimilar.calibration.program import Held, Program
 from slimilar.reconstruction.channel_mixing import StandIn, absorb, regression
-from slimilar.reconstruction.patches import HELD, PAIRED, Sampler, Samples, fit, held_out_rows, image_numbers
+from slimilar.reconstruction.patches import (
+    HELD,
+    PAIRED,
+    ChannelChoice,
+    Sampler,
+    Samples,
+    fit,
+    held_out_rows,
+    image_numbers,
+)
 from slimilar.reconstruction.ridge import held_out_strength, merged, stand_in_statistics
 from slimilar.reconstruction.solvers import SampleMoments
 from slimilar.reconstruction.targets import Pair, scale_of, target_of
@@ -255,11 +264,9 @@ def _fit_patches(
     scale = prior.new_ones(1) if consumer.norm is None else scale_of(program, network.original, consumer.norm)
     heard = network.heard.get(consumer.op, torch.ones(outputs)).to(prior)
     sign = torch.where(scale < 0, -1.0, 1.0).to(prior)
-    found = fit(
-        samples, prior, taps, settings.ridge, heard, sign, int(seats.stays.sum()),
-        torch.from_numpy(seats.fixed)[candidates], settings.steps,
-        likely, mixed,
-    )  # fmt: skip
+    fixed = torch.from_numpy(seats.fixed)[candidates]
+    choice = ChannelChoice(taps, heard, int(seats.stays.sum()), fixed, likely, mixed)
+    found = fit(samples, prior, choice, sign, settings.steps, settings.ridge)
     chosen = candidates[found.chosen]
     new = torch.zeros_like(weight)
     new[:, chosen] = found.kernel.T.reshape(outputs, len(chosen), *shape).to(weight)

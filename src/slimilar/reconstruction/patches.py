@@ -146,33 +146,32 @@ def _some_of(images: Tensor, some: slice, places: Tensor) -> Tensor:
 
 
 def fit(
-    samples: Samples, prior: Tensor, taps: int, strength: float | None, weight: Tensor, sign: Tensor,
-    width: int | None, fixed: Tensor, steps: int, likely: Tensor | None = None, mixed: Tensor | None = None,
-) -> Fit:  # fmt: skip
-    """Fit a kernel; with `width`, only so many channels of `taps` unknowns each are read, chosen by elimination.
+    samples: Samples,
+    prior: Tensor,
+    choice: ChannelChoice,
+    sign: Tensor,
+    steps: int,
+    strength: float | None = None,
+) -> Fit:
+    """Fit a kernel, in which the channels of a choice are read; fewer than there are are chosen by elimination.
 
-    The ridge is `strength` times the mean variance; without it, what held-out images say is best on the `likely`
-    channels. `mixed` is the kernel on these in which they stand in for the others: a better prior, while they stay.
+    The ridge is `strength` times the mean variance; without it, what held-out images say is best on the likely
+    channels.
     """
-    size = len(prior)
+    size, taps, likely = len(prior), choice.taps, choice.likely
     x, y, level = samples.all()
-    channels = torch.arange(size // taps)
-    likely = channels if likely is None else likely
-    exchange = width is not None and width < len(channels)
-    choice = ChannelChoice(taps, weight, width or len(channels), fixed, likely, mixed)
+    exchange = choice.width < size // taps
     if strength is None:
         seen, strength, exchange = _judged(samples, prior, choice, exchange)
     else:
         seen = _statistics(x, y, torch.ones(len(x), dtype=torch.bool))
-    if mixed is not None and not exchange:
+    if choice.mixed is not None and not exchange:
         prior = prior.clone()
-        prior[unknowns_of(likely, taps)] = mixed
+        prior[unknowns_of(likely, taps)] = choice.mixed
     inside = seen.covariance
     strength = positive_definite(inside, level_of(inside, strength))
     cross = seen.cross + strength * prior
-    chosen = channels if width is None else likely
-    if exchange:
-        chosen = choice.eliminated(inside, cross)
+    chosen = choice.eliminated(inside, cross) if exchange else likely
     unknowns = unknowns_of(chosen, taps)
     if len(unknowns) < size:
         inside = inside[unknowns][:, unknowns]
@@ -204,7 +203,7 @@ class ChannelChoice:
     width: int
     fixed: Tensor
     likely: Tensor
-    mixed: Tensor | None = None  # the prior of the likely ones, if they stay
+    mixed: Tensor | None = None  # the kernel in which the likely ones stand in for the others: a better prior
 
     def eliminated(self, inside: Tensor, cross: Tensor) -> Tensor:
         """Return the channels that backward elimination leaves."""

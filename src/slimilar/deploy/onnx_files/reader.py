@@ -28,7 +28,7 @@ from slimilar.deploy.onnx_files.opening import open_file
 from slimilar.deploy.onnx_files.operators import CONVERTERS, Built, OnnxConstant, OnnxNode, Unreadable
 from slimilar.deploy.onnx_files.reference import Array, answers, relative_difference, relaxed
 from slimilar.deploy.onnx_files.verify import TOLERANCE, random_images
-from slimilar.errors import InvalidInput, VerificationError
+from slimilar.errors import InvalidInput, Option, VerificationError
 from slimilar.utils.pytree import tensors_in
 
 _FLOAT = 1
@@ -94,8 +94,8 @@ def _input(file: Path, value: Any, given: tuple[int, ...] | None) -> OnnxInput:
     if given is None and None in declared[1:]:
         known = "x".join("?" if n is None else str(n) for n in declared[1:])
         raise InvalidInput(
-            f"{file} leaves the size of its input {value.name!r} open ({known}): pass the one to prune for, as "
-            "shape=(3, 224, 224) or --input 3x224x224"
+            f"{file} leaves the size of its input {value.name!r} open ({known}): pass the one to prune for, as in ",
+            Option("input", "3x224x224", "shape=(3, 224, 224)"),
         )
     return OnnxInput(value.name, given or tuple(n or 0 for n in declared[1:]), declared)
 

@@ -139,7 +139,7 @@ def _linear(weight: Tensor, bias: Tensor | None, turned: bool) -> Built:
 def batch_norm(node: OnnxNode) -> Built:
     """Return a batch norm in evaluation mode."""
     if node.settings.get("training_mode", 0) or not node.settings.get("spatial", 1):
-        raise Unreadable("training_mode or spatial=0")
+        raise Unreadable("training_mode, or an axis that is not spatial")
     gamma, beta, mean, var = (node.weight(k) for k in range(1, 5))
     assert gamma is not None
     assert beta is not None
