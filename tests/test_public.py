@@ -20,6 +20,7 @@ NAMES = [
     "apply",
     "count",
     "load",
+    "load_onnx",
     "prune",
     "recalibrate",
     "remove_channels",

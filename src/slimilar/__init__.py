@@ -10,6 +10,7 @@ from slimilar.errors import SlimilarError
 
 if TYPE_CHECKING:
     from slimilar.calibration.batch_norm_statistics import recalibrate
+    from slimilar.deploy.onnx_files import load_onnx
     from slimilar.deploy.store import load, save
     from slimilar.pipeline import analyze, apply, prune, remove_channels
     from slimilar.planning.cost import Cost, count
@@ -29,6 +30,7 @@ __all__ = [
     "apply",
     "count",
     "load",
+    "load_onnx",
     "prune",
     "recalibrate",
     "remove_channels",
@@ -46,6 +48,7 @@ _HOMES = {
     "apply": "pipeline",
     "count": "planning.cost",
     "load": "deploy.store",
+    "load_onnx": "deploy.onnx_files",
     "prune": "pipeline",
     "recalibrate": "calibration.batch_norm_statistics",
     "remove_channels": "pipeline",

@@ -57,5 +57,5 @@ class Result:
             a, b = getattr(before, kind), getattr(after, kind)
             lines.append(f"{label}: {human(a)} -> {human(b)} (-{1 - b / max(1, a):.1%})")
         lines.append(f"threshold {self.cut.threshold:.4g}, {len(self.plan.frozen)} groups left whole")
-        lines += self.notes
+        lines += [*self.notes, *[self.plan.note] * bool(self.plan.note)]
         return "\n".join(lines)

@@ -35,7 +35,7 @@ def labelled(
     """Return images with labels, as a model expects them."""
     from slimilar.data import dataset
 
-    size = opened.shapes[0][-1]
+    size = _loaded_size(opened)
     found = dataset(what, split, size=size, normalisation=normalisation(normalise, opened))
     return found if limit is None else found.first(limit)
 
@@ -56,7 +56,37 @@ def calibration(
         found = _arrays(path, opened, limit, normalise, labels)
     else:
         found = _all(labelled(opened, what, "train", limit, normalise))
+    found = fitted(found[0], opened), found[1]
     return [found] if labels else found[0]
+
+
+def _loaded_size(opened: OpenedModel) -> int:
+    """Return the side of the square that images are read at."""
+    shape = opened.shapes[0]
+    if len(shape) != 3:
+        raise InvalidInput(f"images must be 3 numbers, such as 3x224x224, but the model takes {shape}")
+    return max(shape[:2] if _channels_last(shape) else shape[1:])
+
+
+def _channels_last(shape: tuple[int, ...]) -> bool:
+    """Tell whether a model takes its channels last, as those from TensorFlow do."""
+    return len(shape) == 3 and shape[0] not in (1, 3) and shape[2] in (1, 3)
+
+
+def fitted(images: Tensor, opened: OpenedModel) -> Tensor:
+    """Return square RGB images in the layout, size and number of channels that a model takes."""
+    from torch.nn.functional import interpolate
+
+    shape = opened.shapes[0]
+    if len(shape) != 3 or images.ndim != 4 or tuple(images.shape[1:]) == shape:
+        return images
+    last = _channels_last(shape)
+    channels, *size = (shape[2], *shape[:2]) if last else shape
+    if channels == 1:
+        images = images.mean(1, keepdim=True)
+    if list(images.shape[2:]) != size:
+        images = interpolate(images, size, mode="bilinear", antialias=True)
+    return images.permute(0, 2, 3, 1).contiguous() if last else images
 
 
 def _all(dataset: Images | ImageFiles) -> tuple[Tensor, Tensor]:
@@ -75,7 +105,7 @@ def _folder(
     from slimilar.data import image_folder, unlabelled
 
     wanted = normalisation(normalise, opened)
-    options: dict[str, Any] = {"size": opened.shapes[0][-1]}
+    options: dict[str, Any] = {"size": _loaded_size(opened)}
     options |= {} if wanted is None else {"normalisation": wanted}
     place = path / "train" if (path / "train").is_dir() else path
     if not labels:

@@ -53,6 +53,8 @@ def open_model(
     words += ["--base", shlex.quote(base)] if base else []
     words += [word for shape in given for word in ("--input", "x".join(map(str, shape)))]
     command = " ".join(words)
+    if text.endswith(".onnx"):
+        return _from_onnx(text, weights, base, given, command)
     if text.endswith(".safetensors") or Path(text).is_file():
         return _saved(text, base, given, command)
     return _built(text, weights, given, command)
@@ -84,6 +86,24 @@ def _saved(text: str, base: str | None, given: tuple[tuple[int, ...], ...], comm
     known = input_shape(parse(source), model) if source and not stored_shapes else None
     shapes = given or stored_shapes or ((known,) if known else ())
     return OpenedModel(model, _known(shapes, text), source, command, _normalisation(source))
+
+
+def _from_onnx(
+    text: str, weights: str | None, base: str | None, given: tuple[tuple[int, ...], ...], command: str
+) -> OpenedModel:
+    from slimilar.data.images import RAW, Normalisation
+    from slimilar.deploy.onnx_files import load_onnx
+    from slimilar.deploy.onnx_files.input_range import own_normalisation
+
+    if weights or base:
+        option = "--weights" if weights else "--base"
+        raise InvalidInput(
+            f"{option} is for models without weights of their own, got an ONNX file; leave it out"
+        )
+    model = load_onnx(text, given or None)
+    expected = {"unit": RAW, "bytes": Normalisation((0.0, 0.0, 0.0), (1 / 255, 1 / 255, 1 / 255)), None: None}
+    shapes = tuple(i.shape for i in model.source.inputs)
+    return OpenedModel(model, shapes, text, command, expected[own_normalisation(model)])
 
 
 def _built(text: str, weights: str | None, given: tuple[tuple[int, ...], ...], command: str) -> OpenedModel:

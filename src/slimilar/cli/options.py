@@ -18,7 +18,7 @@ Model = Annotated[
     str,
     typer.Argument(
         help="torchvision:NAME, timm:NAME, slimilar:NAME (with options: slimilar:vgg16,classes=100), a saved "
-        ".safetensors file, or path/file.py:function.",
+        ".safetensors file, an .onnx file, or path/file.py:function.",
         show_default=False,
         metavar="MODEL",
     ),

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from slimilar.calibration.program import Program
 from slimilar.graph.groups import ChannelGroup, Grouping
 from slimilar.graph.records import Trace
+from slimilar.graph.structure import Structure
 from slimilar.planning.assemble import Answer, LazyAnswer
 from slimilar.planning.cost import CostModel
 from slimilar.similarity.removal_order import NO_REPRESENTATIVE, RemovalOrder
@@ -73,13 +74,15 @@ class Weights:
     tensors: Mapping[str, Tensor]
     sight: Sight | None = None
     phases: frozenset[str] = frozenset()  # the criteria whose training phase the model has gone through
+    structure: Structure | None = None  # how channels go through the network, where that is known
 
 
 class Criterion(Protocol):
     """Anything with a name and an `orders` method can be passed as `criterion=`.
 
-    It may also have `facts` (a `Facts`), and, if it has a training phase, `hooks(groups, counts)` (see
-    `criteria.training`) and `trained`, which is true if the user declares that the phase is over.
+    It may also have `facts` (a `Facts`), `note(groups, weights)` (a sentence for the report), and, if it has a
+    training phase, `hooks(groups, counts)` (see `criteria.training`) and `trained`, which is
+    true if the user declares that the phase is over.
     """
 
     @property

@@ -15,8 +15,12 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from slimilar.deploy.extras import require
+from slimilar.deploy.onnx_files.module import OnnxModule
+from slimilar.deploy.onnx_files.verify import check_written
+from slimilar.deploy.onnx_files.writer import fix_inputs, rewritten
 from slimilar.errors import InvalidInput, SlimilarError, VerificationError
-from slimilar.utils.atomic import replacing
+from slimilar.utils.atomic import replacing, write_bytes
 from slimilar.utils.modules import check_model
 from slimilar.utils.pytree import Example, arguments, tensors_in
 
@@ -38,7 +42,13 @@ class Exported:
 def export_onnx(
     model: nn.Module, path: str | os.PathLike[str], example: Example, *, dynamic_batch: bool = True
 ) -> Exported:
-    """Export a model in evaluation mode; the batch size is dynamic unless `dynamic_batch` is false."""
+    """Export a model in evaluation mode; the batch size is dynamic unless `dynamic_batch` is false.
+
+    A model that `load_onnx` read is written into the graph of its file instead: names, opset, metadata and open sizes
+    stay. There `dynamic_batch=False` fixes the inputs to the shapes of the example.
+    """
+    if isinstance(model, OnnxModule):
+        return _write_back(model, Path(path).expanduser(), None if dynamic_batch else _inputs(example, False))
     for name in ("onnx", "onnxscript"):
         require(name)
     model = check_model(model)
@@ -51,12 +61,17 @@ def export_onnx(
             module.training = training
 
 
-def require(name: str, extra: str = "onnx") -> Any:
-    """Import an optional library, or raise with the command that installs it."""
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        raise InvalidInput(f"{name} is not installed; run: pip install 'slimilar[{extra}]'") from error
+def _write_back(module: OnnxModule, path: Path, shapes: tuple[Tensor, ...] | None) -> Exported:
+    written = rewritten(module)
+    difference = check_written(module, written)
+    if shapes is not None:
+        fix_inputs(
+            written, {i.name: tuple(t.shape) for i, t in zip(module.source.inputs, shapes, strict=True)}
+        )
+    content = written.SerializeToString()
+    write_bytes(path, content)
+    names = tuple(i.name for i in module.source.inputs)
+    return Exported(path, names, module.source.outputs, module.source.opset, len(content), difference)
 
 
 def _inputs(example: Example, dynamic_batch: bool) -> tuple[Tensor, ...]:

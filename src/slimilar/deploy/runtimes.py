@@ -12,7 +12,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from slimilar.deploy.onnx import export_onnx, require
+from slimilar.deploy.extras import require
+from slimilar.deploy.onnx import export_onnx
 from slimilar.errors import InvalidInput, Option
 from slimilar.utils.modules import copy_with
 from slimilar.utils.pytree import Example, arguments, tensors_in

@@ -54,8 +54,8 @@ def parse(text: str) -> ModelSource:
     if file.endswith(".py") and function.isidentifier():
         return ModelSource("file", text)
     raise InvalidInput(
-        "a model must be given as torchvision:NAME, timm:NAME, slimilar:NAME, a saved .safetensors file, or "
-        f"path/file.py:function, got {text!r}"
+        "a model must be given as torchvision:NAME, timm:NAME, slimilar:NAME, a saved .safetensors file, "
+        f"an .onnx file, or path/file.py:function, got {text!r}"
     )
 
 

@@ -129,10 +129,11 @@ def plan_of(
         structure = with_branches(model, structure, excluded)
     costs = cost_model(structure.trace, structure.grouping)
     sight = _sight(model, example, structure, costs, images, progress) if images else None
-    weights = Weights(tensors, sight, phases_of(model))
+    weights = Weights(tensors, sight, phases_of(model), structure)
     criterion = options.made()
     orders = _answers(criterion, weights, structure, excluded)
-    answers = Answers(criterion.name, orders, options.facts.exchangeable)
+    note = criterion.note(structure.grouping.groups, weights) if hasattr(criterion, "note") else ""
+    answers = Answers(criterion.name, orders, options.facts.exchangeable, note)
     return assemble(structure, costs, answers, options.min_channels)
 
 

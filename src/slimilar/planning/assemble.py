@@ -29,6 +29,7 @@ class Answers:
     criterion: str
     orders: Mapping[str, LazyAnswer]
     exchangeable: bool = False  # whether reconstruction may exchange channels of the criterion's choice
+    note: str = ""  # what the report says about the criterion
 
 
 def assemble(structure: Structure, costs: CostModel, answers: Answers, min_channels: int = 1) -> Plan:
@@ -44,7 +45,7 @@ def assemble(structure: Structure, costs: CostModel, answers: Answers, min_chann
             frozen.append(Frozen(group.name, group.width, reason.text, reason.kind))
     return Plan(
         tuple(groups), tuple(frozen), LazyOrders(orders), structure, costs, min_channels, answers.criterion,
-        answers.exchangeable,
+        answers.exchangeable, answers.note,
     )  # fmt: skip
 
 

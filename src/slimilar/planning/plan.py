@@ -40,6 +40,7 @@ class Plan:
     min_channels: int  # that every group keeps; with 0, residual branches may go altogether
     criterion: str
     exchangeable: bool = False  # whether reconstruction may exchange channels of the criterion's choice
+    note: str = ""  # what the criterion says about its sources: moments measured, and on how many images
 
     @cached_property
     def before(self) -> Cost:

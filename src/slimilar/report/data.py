@@ -35,6 +35,7 @@ def describe(plan: Plan, tensors: Mapping[str, Tensor]) -> Json:
     weights = Weights(tensors)
     return {
         "criterion": plan.criterion,
+        "note": plan.note,
         "minChannels": plan.min_channels,
         "groups": [
             _group(group, order, weights, modules)

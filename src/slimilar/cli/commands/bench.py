@@ -50,7 +50,7 @@ def bench(
     out = Output(json, quiet)
     if threads is not None:
         torch.set_num_threads(threads)
-    opened = {name: open_model(name, weights if not name.endswith(".safetensors") else None, input, base)
+    opened = {name: open_model(name, None if name.endswith((".safetensors", ".onnx")) else weights, input, base)
               for name in models}  # fmt: skip
     found: dict[str, Timings] = {}
     for name in _engines(engine or ["pytorch"]):

@@ -38,7 +38,7 @@ def evaluate(
     out = Output(json, quiet)
     found: dict[str, Score] = {}
     for name in models:
-        opened = open_model(name, None if name.endswith(".safetensors") else weights, input, base)
+        opened = open_model(name, None if name.endswith((".safetensors", ".onnx")) else weights, input, base)
         with out.working(f"Evaluating {name}"):
             found[name] = score(opened.model, labelled(opened, data, "test", limit, normalise))
     rows = [

@@ -15,7 +15,9 @@ if TYPE_CHECKING:
 
 
 def inspect(
-    file: Annotated[Path, typer.Argument(help="A file that `slimilar prune` or `slimilar.save` wrote.")],
+    file: Annotated[
+        Path, typer.Argument(help="A file that `slimilar prune` or `slimilar.save` wrote, or an ONNX file.")
+    ],
     json: options.Json = False,
     quiet: options.Quiet = False,
 ) -> None:
@@ -27,10 +29,38 @@ def inspect(
     from slimilar.deploy.file_format import read
 
     out = Output(json, quiet)
+    if file.suffix == ".onnx":
+        described = _described_onnx(file)
+        out.table(["<", "<"], [[escape(name), escape(text)] for name, text in _facts(described)])
+        out.answer(described)
+        return
     stored = look(file)
     read(stored)
     _show(out, stored)
     out.answer(_described(stored))
+
+
+def _described_onnx(file: Path) -> dict[str, Any]:
+    from slimilar.deploy.onnx_files.opening import open_file
+    from slimilar.deploy.onnx_files.summary import summary
+
+    return {"file": str(file), "bytes": file.expanduser().stat().st_size, **summary(open_file(file))}
+
+
+def _facts(described: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return what is said about an ONNX file, as lines of a table."""
+    lines = [(name, _shown(value)) for name, value in described.items() if name != "operators"]
+    counts = described["operators"]
+    unread = [kind for kind, entry in counts.items() if not entry["known"]]
+    lines.append(("operators", ", ".join(f"{kind} {entry['count']}" for kind, entry in counts.items())))
+    lines.append(("cannot be read", ", ".join(unread) or "nothing"))
+    return lines
+
+
+def _shown(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {_shown(x)}" for name, x in value.items()) or "none"
+    return "x".join("?" if n is None else str(n) for n in value) if isinstance(value, list) else str(value)
 
 
 def _described(stored: Stored) -> dict[str, Any]:

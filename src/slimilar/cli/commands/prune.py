@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json as jsonlib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,13 +11,34 @@ from slimilar.cli import options
 from slimilar.cli.model_source import OpenedModel, folder_for, open_model, parse_layers
 from slimilar.cli.output import Output, escape, less
 from slimilar.cli.plans import Planned, PlanOptions, command_of, planned, show_frozen
+from slimilar.errors import InvalidInput
 
 if TYPE_CHECKING:
     from slimilar.planning.latency import MeasuredLatency
     from slimilar.planning.target import PruningTarget
     from slimilar.result import Result
 
-MODEL, PLAN, REPORT = "model.safetensors", "plan.json", "report.html"
+MODEL, MODEL_ONNX, PLAN, REPORT = "model.safetensors", "model.onnx", "plan.json", "report.html"
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the three files go."""
+
+    model: Path
+    plan: Path
+    report: Path
+
+    @classmethod
+    def of(cls, out: Path, onnx: bool) -> Places:
+        """Return a folder's files, or an ONNX file and those beside it; raise at once if they cannot be written."""
+        if out.suffix == ".onnx":
+            file = out.expanduser()
+            if file.is_dir():
+                raise InvalidInput(f"--out must be a file, but {file} is a folder; choose another name")
+            return cls(file, file.with_suffix(".plan.json"), file.with_suffix(".report.html"))
+        folder = folder_for(out)
+        return cls(folder / (MODEL_ONNX if onnx else MODEL), folder / PLAN, folder / REPORT)
 
 
 def prune(
@@ -56,7 +78,7 @@ def prune(
     from slimilar.deploy.runtimes import check_engine
     from slimilar.planning.target import PruningTarget
 
-    output, folder = Output(json, quiet), folder_for(out)
+    output, places = Output(json, quiet), Places.of(out, onnx=model.endswith(".onnx"))
     target = PruningTarget.of(
         threshold=threshold, flops=flops, macs=macs, params=params, latency=latency, ratio=ratio, quantile=quantile,
         round_to=round_to, thresholds=parse_layers(layer),
@@ -69,7 +91,7 @@ def prune(
     opened = open_model(model, weights, input, base)
     found = planned(output, opened, chosen, target.kind)
     result = pruned(output, opened, found, target, runtime)
-    written = _write(output, folder, opened, found.options, result)
+    written = _write(output, places, opened, found.options, result)
     _show(output, result, target)
     for what, path in written.items():
         output.say(f"{what:<8} [bold]{escape(path)}[/]")
@@ -90,19 +112,23 @@ def pruned(
 
 
 def _write(
-    out: Output, folder: Path, opened: OpenedModel, chosen: PlanOptions, result: Result
+    out: Output, places: Places, opened: OpenedModel, chosen: PlanOptions, result: Result
 ) -> dict[str, Path]:
     """Write the three files, each whole or not at all."""
+    from slimilar.deploy.onnx import export_onnx
     from slimilar.deploy.store import save
     from slimilar.report import write_report
     from slimilar.utils.atomic import write_text
 
     with out.working("Writing"):
         text = jsonlib.dumps(_plan(result), indent=1) + "\n"
-        written = {"model": save(result, folder / MODEL, source=opened.source)}
-        written["plan"] = write_text(folder / PLAN, text)
+        if places.model.suffix == ".onnx":
+            written = {"model": export_onnx(result.model, places.model, opened.example()).path}
+        else:
+            written = {"model": save(result, places.model, source=opened.source)}
+        written["plan"] = write_text(places.plan, text)
         written["report"] = write_report(
-            folder / REPORT, result.plan, model=opened.model, title=opened.title,
+            places.report, result.plan, model=opened.model, title=opened.title,
             source=command_of(opened, chosen), cut=result.cut,
         )  # fmt: skip
     return written
@@ -114,6 +140,7 @@ def _plan(result: Result) -> dict[str, Any]:
     return {
         "threshold": cut.threshold,
         "criterion": result.plan.criterion,
+        **({"note": result.plan.note} if result.plan.note else {}),
         "reconstruction": result.reconstruction,
         "substitute": result.reconstruction,  # its earlier name
         "cost": {"before": _cost(cut.before), "after": _cost(cut.cost)},
@@ -161,6 +188,8 @@ def _show(out: Output, result: Result, target: PruningTarget) -> None:
     reached = "ratio" if target.kind == "ratio" else "threshold"
     chosen = f"criterion {result.plan.criterion}, {reached} {cut.threshold:.4g}"
     out.say(f"{chosen}, reconstruction {result.reconstruction}\n")
+    if result.plan.note:
+        out.say(f"{result.plan.note}\n")
 
 
 def _described(opened: OpenedModel, result: Result, written: dict[str, Path]) -> dict[str, Any]:

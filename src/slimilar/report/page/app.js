@@ -241,7 +241,7 @@ function start() {
   const layers = network.rows.filter((row) => row.vector !== undefined), whole = layers.filter((row) => row.reason);
   byId("subtitle").textContent = [
     `${plural(layers.length, "layer")}, ${whole.length} of which cannot be pruned`,
-    input ? `input ${input.shape.join(" × ")}` : "", `criterion: ${data.criterion}`,
+    input ? `input ${input.shape.join(" × ")}` : "", `criterion: ${data.criterion}`, data.note,
   ].filter(Boolean).join(" · ");
   byId("round").replaceChildren(...ROUNDINGS.map((n) => el("option", { value: n }, n === 1 ? "any" : String(n))));
   byId("ticks").replaceChildren(...TICKS.map((tick) => {

@@ -1,0 +1,140 @@
+"""Open an ONNX file that nobody vouches for: whole, inside its folder, and made of what can be read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from slimilar.deploy.extras import require
+from slimilar.errors import InvalidInput
+
+_QUANTISED = frozenset(
+    {
+        "QuantizeLinear",
+        "DequantizeLinear",
+        "DynamicQuantizeLinear",
+        "QLinearConv",
+        "QLinearMatMul",
+        "ConvInteger",
+        "MatMulInteger",
+        "DynamicQuantizeLSTM",
+    }
+)
+_DOMAINS = ("", "ai.onnx")
+_LARGEST = 2**31  # bytes: protobuf itself holds no more
+
+
+def open_file(path: str | Path) -> Any:
+    """Return the model of an ONNX file with its external data, functions inlined, or say what is wrong with it."""
+    onnx = require("onnx")
+    file = Path(path).expanduser()
+    if not file.is_file():  # a pipe would be waited for
+        raise InvalidInput(f"{file} must be an ONNX file, but there is no such file; check the path")
+    model = _parsed(onnx, file)
+    _check_external(onnx, file, model)
+    try:
+        onnx.load_external_data_for_model(model, str(file.parent))
+        if model.functions:
+            model = onnx.inliner.inline_local_functions(model)
+    except Exception as error:  # onnx raises what its C++ does
+        raise InvalidInput(
+            f"{file} must be a valid ONNX file, but is not: {_first_line(error)}; export it again"
+        ) from error
+    _check_operators(file, model)
+    return model
+
+
+def _parsed(onnx: Any, file: Path) -> Any:
+    if file.stat().st_size > _LARGEST:
+        raise InvalidInput(f"{file} must be smaller than 2 GB without its external data, but is larger")
+    try:
+        model = onnx.load_model_from_string(file.read_bytes())
+    except Exception as error:
+        raise InvalidInput(
+            f"{file} must be a whole ONNX file, but is another kind of file or was cut short; copy it again"
+        ) from error
+    if not model.graph.node or not model.opset_import:
+        raise InvalidInput(f"{file} must be an ONNX file with a graph, but holds no operator; copy it again")
+    return model
+
+
+def _check_external(onnx: Any, file: Path, model: Any) -> None:
+    """Refuse external data outside the file's folder, or that is not there, before anything is read."""
+    folder = file.parent.resolve()
+    for tensor in _tensors(model):
+        if tensor.data_location != onnx.TensorProto.EXTERNAL:
+            continue
+        told = {entry.key: entry.value for entry in tensor.external_data}
+        beside = folder / told.get("location", "")
+        if not beside.resolve().is_relative_to(folder) or beside.is_symlink():
+            raise InvalidInput(
+                f"{file} must keep its external data in its own folder, but names {told.get('location')!r}; "
+                "nothing was read"
+            )
+        if not beside.is_file():
+            raise InvalidInput(
+                f"{file} must have its external data beside it, but {beside.name!r} is missing; copy it there"
+            )
+        if _end(told, file) > beside.stat().st_size:
+            raise InvalidInput(
+                f"{beside} must hold all of {file.name}'s data, but was cut short; copy it again"
+            )
+
+
+def _end(told: dict[str, str], file: Path) -> int:
+    try:
+        offset, length = int(told.get("offset", 0)), int(told.get("length", 0))
+    except ValueError as error:
+        raise InvalidInput(
+            f"{file} must say in whole numbers where its external data is, but does not"
+        ) from error
+    if offset < 0 or length < 0:
+        raise InvalidInput(f"{file} must say where its external data is, but names negative offsets")
+    return offset + length
+
+
+def _tensors(model: Any) -> Iterator[Any]:
+    """Yield every tensor of a model, also those in attributes, subgraphs and functions."""
+    nodes = list(model.graph.node) + [n for f in model.functions for n in f.node]
+    graphs = [model.graph]
+    yield from model.graph.initializer
+    while nodes or graphs:
+        graph = graphs.pop() if graphs else None
+        if graph is not None and graph is not model.graph:
+            yield from graph.initializer
+            nodes += graph.node
+        for node in nodes:
+            for attribute in node.attribute:
+                yield from ([attribute.t] if attribute.HasField("t") else [])
+                yield from attribute.tensors
+                graphs += [attribute.g] if attribute.HasField("g") else []
+                graphs += attribute.graphs
+        nodes = []
+
+
+def _check_operators(file: Path, model: Any) -> None:
+    """Refuse whole kinds of files by name; single operators are the reader's business."""
+    kinds = {node.op_type for node in model.graph.node}
+    quantised = sorted(kinds & _QUANTISED)
+    if quantised:
+        raise InvalidInput(
+            f"{file} must be a floating-point model, but is quantised ({quantised[0]}): "
+            "prune the model it was made from, then quantise the result"
+        )
+    for node in model.graph.node:
+        if node.domain not in _DOMAINS:
+            raise InvalidInput(
+                f"{file} must be made of ONNX's own operators, but {node.op_type} is from the domain "
+                f"{node.domain!r}: export it without that runtime's fusions"
+            )
+        if any(a.HasField("g") or a.graphs for a in node.attribute):
+            raise InvalidInput(
+                f"{file} must be one graph without control flow, but has the operator {node.op_type}: "
+                "export the branch that is wanted"
+            )
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,250 @@
+"""Operators that move numbers: reshape, transpose, cut, join, pad."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from slimilar.deploy.onnx_files.operators.layers import torch_pads
+from slimilar.deploy.onnx_files.operators.table import Built, OnnxNode, Size, Unreadable, converter, layer
+
+
+@converter("Reshape")
+def reshape(node: OnnxNode) -> Built:
+    """Return a reshape; where a file fixes its batch, the batch in the shape is made to follow the images."""
+    if node.settings.get("allowzero", 0):
+        raise Unreadable("allowzero")
+    shape = node.sizes(1, "shape")
+    assert shape is not None
+    found = _with_batch(node, shape)
+    tail = _same_tail(node.tensor(0).shape, found.base)
+    head = len(found.base) - tail
+    sizes = Size(found.base[:head], None if found.more is None else found.more[:head], found.place)
+    return layer(node, partial(_reshape, tail=tail), [0], {"shape": sizes})
+
+
+def _same_tail(before: Sequence[int], after: Sequence[int]) -> int:
+    """Return how many of the last axes, batch and channels aside, a reshape leaves as they are.
+
+    They are taken from the tensor: a height that happens to equal the number of channels must not shrink with it.
+    """
+    tail = 0
+    while tail < min(len(before) - 2, len(after) - 1) and before[-1 - tail] == after[-1 - tail]:
+        tail += 1
+    return tail
+
+
+def _with_batch(node: OnnxNode, shape: Size) -> Size:
+    first = node.tensor(0).shape[0] == shape.base[0] == node.batch if shape.base else False
+    if not (node.fixed_batch and first):
+        return shape
+    rest = len(shape.base) - 1
+    return Size(
+        (0, *shape.base[1:]), (1, *(shape.more or (0,) * rest)[-rest:]) if rest else (1,), shape.place
+    )
+
+
+def _reshape(x: Tensor, shape: tuple[int, ...], tail: int) -> Tensor:
+    head = [x.shape[i] if n == 0 else n for i, n in enumerate(shape)]
+    # Copied always: whether a view would do depends on the batch size, and operators must not.
+    whole = x.clone(memory_format=torch.contiguous_format)
+    return whole.view([*head, *x.shape[x.ndim - tail :]])
+
+
+@converter("Expand")
+def expand(node: OnnxNode) -> Built:
+    """Return a broadcast to a shape."""
+    shape = node.sizes(1)
+    assert shape is not None
+    return layer(node, _expand, [0], {"shape": shape})
+
+
+def _expand(x: Tensor, shape: tuple[int, ...]) -> Tensor:
+    return x.expand(torch.broadcast_shapes(x.shape, shape))
+
+
+@converter("Tile")
+def tile(node: OnnxNode) -> Built:
+    """Return copies along every axis."""
+    repeats = node.numbers(1)
+    assert repeats is not None
+    return layer(node, partial(_tile, repeats=repeats), [0])
+
+
+def _tile(x: Tensor, repeats: Sequence[int]) -> Tensor:
+    return x.repeat(*repeats)
+
+
+@converter("Flatten")
+def flatten(node: OnnxNode) -> Built:
+    """Return a matrix: the axes before the given one, and the others."""
+    axis = node.settings.get("axis", 1) % (node.tensor(0).ndim + 1)
+    return layer(node, partial(_flatten, axis=axis))
+
+
+def _flatten(x: Tensor, axis: int) -> Tensor:
+    return x.flatten(1) if axis == 1 else x.reshape(torch.Size(x.shape[:axis]).numel(), -1)
+
+
+@converter("Transpose")
+def transpose(node: OnnxNode) -> Built:
+    """Return a permutation of the axes."""
+    order = node.settings.get("perm", list(reversed(range(node.tensor(0).ndim))))
+    return layer(node, partial(torch.permute, dims=tuple(order)))
+
+
+@converter("Squeeze")
+def squeeze(node: OnnxNode) -> Built:
+    """Return a tensor without some axes of length one."""
+    axes = node.numbers(1, "axes")
+    if axes is None:
+        raise Unreadable("no axes")
+    return layer(node, partial(torch.squeeze, dim=axes), [0])
+
+
+@converter("Unsqueeze")
+def unsqueeze(node: OnnxNode) -> Built:
+    """Return a tensor with more axes of length one."""
+    axes = node.numbers(1, "axes")
+    assert axes is not None
+    rank = node.tensor(0).ndim + len(axes)
+    return layer(node, partial(_unsqueeze, axes=sorted(a % rank for a in axes)), [0])
+
+
+def _unsqueeze(x: Tensor, axes: Sequence[int]) -> Tensor:
+    for axis in axes:
+        x = x.unsqueeze(axis)
+    return x
+
+
+@converter("Concat")
+def concat(node: OnnxNode) -> Built:
+    """Return tensors behind each other."""
+    return layer(node, partial(_concat, axis=node.settings.get("axis", 1)), numbers=False)
+
+
+def _concat(*inputs: Tensor, axis: int) -> Tensor:
+    return torch.cat(inputs, axis)
+
+
+@converter("Split")
+def split(node: OnnxNode) -> Built:
+    """Return the parts of a tensor."""
+    axis = node.settings.get("axis", 0)
+    size, sizes = node.tensor(0).shape[axis], node.sizes(1, "split")
+    if sizes is None:
+        part = -(-size // node.outputs)
+        parts = tuple(min(part, size - part * i) for i in range(node.outputs))
+        sizes = Size(parts, None, 1 if node.opset >= 13 else "split")
+    return layer(node, partial(_split, axis=axis), [0], {"parts": sizes})
+
+
+def _split(x: Tensor, parts: tuple[int, ...], axis: int) -> tuple[Tensor, ...]:
+    found: tuple[Tensor, ...] = x.split(parts, axis)
+    return found
+
+
+@converter("Slice")
+def slice_(node: OnnxNode) -> Built:
+    """Return a part of every given axis."""
+    starts, ends = node.sizes(1, "starts"), node.sizes(2, "ends")
+    assert starts is not None
+    assert ends is not None
+    axes = node.numbers(3, "axes") or tuple(range(len(starts.base)))
+    steps = node.numbers(4) or (1,) * len(axes)
+    function = partial(_slice, axes=axes, steps=steps)
+    return layer(node, function, [0], {"starts": starts, "ends": ends})
+
+
+def _slice(
+    x: Tensor, starts: tuple[int, ...], ends: tuple[int, ...], axes: Sequence[int], steps: Sequence[int]
+) -> Tensor:
+    for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
+        if step > 0:
+            lead = (slice(None),) * (axis % x.ndim)
+            x = x[(*lead, slice(start, end, step))]
+        else:
+            places = list(range(x.shape[axis]))[slice(start, end if end >= -x.shape[axis] else None, step)]
+            x = x.index_select(axis, torch.tensor(places, device=x.device))
+    return x
+
+
+@converter("Gather")
+def gather(node: OnnxNode) -> Built:
+    """Return fixed places along an axis."""
+    index = node.constant(1)
+    if index is None or index.value.ndim > 1 or index.more is not None:
+        raise Unreadable("indices of more than one axis or that follow the batch")
+    axis, places = node.settings.get("axis", 0), index.value.tolist()
+    if isinstance(places, int):
+        return layer(node, partial(torch.select, dim=axis, index=places), [0])
+    return layer(node, partial(_gather, axis=axis, places=places), [0])
+
+
+def _gather(x: Tensor, axis: int, places: Sequence[int]) -> Tensor:
+    index = torch.tensor([p % x.shape[axis] for p in places], device=x.device)
+    return x.index_select(axis, index)
+
+
+@converter("Pad")
+def pad(node: OnnxNode) -> Built:
+    """Return a tensor with more numbers around it."""
+    x, pads = node.tensor(0), node.numbers(1, "pads")
+    assert pads is not None
+    held = node.constant(2) if len(node.inputs) > 2 else None
+    value = node.settings.get("value", 0.0) if held is None else held.value.item()
+    axes = node.numbers(3) if len(node.inputs) > 3 else None
+    if axes is not None:
+        every = [0] * 2 * x.ndim
+        for i, axis in enumerate(axes):
+            every[axis % x.ndim], every[x.ndim + axis % x.ndim] = pads[i], pads[len(axes) + i]
+        pads = tuple(every)
+    mode = {"constant": "constant", "reflect": "reflect", "edge": "replicate"}.get(
+        node.settings.get("mode", b"constant").decode()
+    )
+    if mode is None:
+        raise Unreadable("another mode")
+    return layer(node, partial(_pad, pads=_trimmed(torch_pads(pads)), mode=mode, value=value), [0])
+
+
+def _trimmed(pads: list[int]) -> list[int]:
+    while pads and pads[-2:] == [0, 0]:
+        pads = pads[:-2]
+    return pads
+
+
+def _pad(x: Tensor, pads: list[int], mode: str, value: float) -> Tensor:
+    return F.pad(x, pads, mode, value) if mode == "constant" else F.pad(x, pads, mode)
+
+
+@converter("DepthToSpace")
+def depth_to_space(node: OnnxNode) -> Built:
+    """Return channels as pixels."""
+    size = node.settings["blocksize"]
+    if node.settings.get("mode", b"DCR") == b"CRD":
+        return layer(node, partial(F.pixel_shuffle, upscale_factor=size))
+    return layer(node, partial(_depth_first, size=float(size)))
+
+
+def _depth_first(x: Tensor, size: float) -> Tensor:
+    n, c, h, w = x.shape
+    s = int(size)
+    blocks = x.reshape(n, s, s, c // s**2, h, w).permute(0, 3, 4, 1, 5, 2)
+    return blocks.reshape(n, c // s**2, h * s, w * s)
+
+
+@converter("SpaceToDepth")
+def space_to_depth(node: OnnxNode) -> Built:
+    """Return pixels as channels."""
+    return layer(node, partial(_space_first, size=float(node.settings["blocksize"])))
+
+
+def _space_first(x: Tensor, size: float) -> Tensor:
+    n, c, h, w = x.shape
+    s = int(size)
+    blocks = x.reshape(n, c, h // s, s, w // s, s).permute(0, 3, 5, 1, 2, 4)
+    return blocks.reshape(n, c * s**2, h // s, w // s)

@@ -1,0 +1,419 @@
+"""From an ONNX file to a smaller one: what is kept, what is handled, what is refused, and by which words."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import onnx
+import pytest
+import torch
+from onnx import helper, numpy_helper
+
+import slimilar
+from helpers.onnx_models import answers, classifier, model, saved, weights
+from slimilar.deploy.onnx import export_onnx
+from slimilar.errors import InvalidInput, VerificationError
+
+NODE = helper.make_node
+
+
+def images(count: int, *shape: int) -> torch.Tensor:
+    return torch.randn(count, *(shape or (3, 16, 16)), generator=torch.Generator().manual_seed(0))
+
+
+def pruned(path, flops=0.6, **options):
+    read = slimilar.load_onnx(path)
+    shape = read.source.inputs[0].shape
+    return slimilar.prune(read, read.example, flops=flops, calibration=images(8, *shape), **options)
+
+
+def agrees(small, file, *shape: int, count: int = 3) -> bool:
+    given = images(count, *shape)
+    with torch.no_grad():
+        wanted = small(given)
+    name = small.source.inputs[0].name
+    found = answers(file, {name: given.numpy()})
+    wanted = wanted if isinstance(wanted, tuple) else (wanted,)
+    return all(np.allclose(a.numpy(), b, rtol=1e-3, atol=1e-4) for a, b in zip(wanted, found, strict=True))
+
+
+# --- what is kept -------------------------------------------------------------------------------------------
+
+
+def test_an_unpruned_model_is_written_as_it_was_read(tmp_path):
+    file = saved(classifier(), tmp_path / "a.onnx")
+    read = slimilar.load_onnx(file)
+    export_onnx(read, tmp_path / "b.onnx", read.example)
+    assert onnx.load(tmp_path / "b.onnx") == onnx.load(file)
+
+
+def test_names_opset_metadata_and_the_open_batch_are_kept(tmp_path):
+    made = classifier()
+    made.metadata_props.append(onnx.StringStringEntryProto(key="classes", value="a,b,c,d,e"))
+    made.producer_name = "another"
+    result = pruned(saved(made, tmp_path / "a.onnx"))
+    done = export_onnx(result.model, tmp_path / "b.onnx", images(1))
+    after = onnx.load(done.path)
+    assert (done.inputs, done.outputs, done.opset) == (("x",), ("y",), 13)
+    assert after.graph.input == made.graph.input
+    assert after.graph.output == made.graph.output
+    assert (after.metadata_props, after.producer_name) == (made.metadata_props, "another")
+    assert [n.op_type for n in after.graph.node] == [n.op_type for n in made.graph.node]
+    assert done.bytes < (tmp_path / "a.onnx").stat().st_size
+    assert done.error < 1e-4
+    assert all(agrees(result.model, done.path, count=n) for n in (1, 2, 5))
+
+
+def test_two_rounds_of_pruning(tmp_path):
+    once = pruned(saved(classifier(), tmp_path / "a.onnx"), 0.8).model
+    twice = slimilar.prune(once, once.example, flops=0.7, calibration=images(8)).model
+    done = export_onnx(twice, tmp_path / "b.onnx", once.example)
+    assert agrees(twice, done.path)
+    again = slimilar.load_onnx(done.path)
+    assert slimilar.count(again, again.example) == slimilar.count(twice, twice.example)
+
+
+def test_a_channel_selection_is_written_as_a_gather(tmp_path):
+    norm = {
+        f"{n}_{i}": weights(16, 1, seed=5 * i + k)[:, 0] ** 2 + 0.1
+        for i in (1, 2)
+        for k, n in enumerate("abcd")
+    }
+    made = model(
+        [
+            NODE("Conv", ["x", "w0"], ["s0"], "stem", pads=[1] * 4),
+            *(
+                node
+                for i in (1, 2)
+                for node in (
+                    NODE("BatchNormalization", [f"s{i - 1}", *(f"{n}_{i}" for n in "abcd")], [f"n{i}"], f"norm{i}"),
+                    NODE("Relu", [f"n{i}"], [f"r{i}"]),
+                    NODE("Conv", [f"r{i}", f"w{i}"], [f"c{i}"], f"conv{i}", pads=[1] * 4),
+                    NODE("Add", [f"c{i}", f"s{i - 1}"], [f"s{i}"]),
+                )
+            ),
+            NODE("GlobalAveragePool", ["s2"], ["y"]),
+        ],
+        {"w0": weights(16, 3, 3, 3), "w1": weights(16, 16, 3, 3, seed=1), "w2": weights(16, 16, 3, 3, seed=2), **norm},
+        {"x": ["N", 3, 16, 16]},
+    )  # fmt: skip
+    result = pruned(saved(made, tmp_path / "a.onnx"), residual="select")
+    done = export_onnx(result.model, tmp_path / "b.onnx", images(1))
+    assert result.surgery.selections
+    assert agrees(result.model, done.path)
+    assert "Gather" in [n.op_type for n in onnx.load(done.path).graph.node]
+
+
+# --- sizes that the file fixes --------------------------------------------------------------------------------
+
+
+def test_a_shape_that_counts_channels_shrinks_with_them(tmp_path):
+    """Channel shuffle, as exporters write it: the number of channels is in a constant, the batch is computed."""
+    made = model(
+        [
+            NODE("Conv", ["x", "w1"], ["c1"], "first", pads=[1] * 4),
+            NODE("Relu", ["c1"], ["r1"]),
+            NODE("Shape", ["r1"], ["shape"]),
+            NODE("Slice", ["shape", "zero", "one"], ["batch"]),
+            NODE("Concat", ["batch", "grouped"], ["five"], axis=0),
+            NODE("Concat", ["batch", "flat"], ["four"], axis=0),
+            NODE("Reshape", ["r1", "five"], ["a"]),
+            NODE("Transpose", ["a"], ["b"], perm=[0, 2, 1, 3, 4]),
+            NODE("Reshape", ["b", "four"], ["d"]),
+            NODE("Conv", ["d", "w2"], ["y"], "second"),
+        ],
+        {
+            "w1": weights(16, 3, 3, 3), "w2": weights(4, 16, 1, 1), "zero": np.array([0]), "one": np.array([1]),
+            "grouped": np.array([2, 8, 16, 16]), "flat": np.array([16, 16, 16]),
+        },
+        {"x": ["N", 3, 16, 16]},
+    )  # fmt: skip
+    result = pruned(saved(made, tmp_path / "a.onnx"))
+    done = export_onnx(result.model, tmp_path / "b.onnx", images(1))
+    assert 0 < result.cut.widths["first"] < 16
+    assert all(agrees(result.model, done.path, count=n) for n in (1, 3))
+
+
+@pytest.mark.parametrize("opset", [11, 13])
+def test_the_parts_of_a_split_shrink_with_their_channels(opset, tmp_path):
+    sizes = {"split": [4, 12]} if opset < 13 else {}
+    made = model(
+        [
+            NODE("Conv", ["x", "w1"], ["c1"], "first", pads=[1] * 4),
+            NODE("Split", ["c1"] if sizes else ["c1", "parts"], ["a", "b"], "cut", axis=1, **sizes),
+            NODE("Relu", ["a"], ["ra"]),
+            NODE("Sigmoid", ["b"], ["rb"]),
+            NODE("Concat", ["rb", "ra"], ["d"], axis=1),
+            NODE("Conv", ["d", "w2"], ["y"], "second"),
+        ],
+        {
+            "w1": weights(16, 3, 3, 3),
+            "w2": weights(4, 16, 1, 1),
+            **({} if sizes else {"parts": np.array([4, 12])}),
+        },
+        {"x": ["N", 3, 16, 16]},
+        opset=opset,
+    )
+    result = pruned(saved(made, tmp_path / "a.onnx"), 0.5)
+    done = export_onnx(result.model, tmp_path / "b.onnx", images(1))
+    assert result.cut.widths["first"] < 16
+    assert agrees(result.model, done.path)
+
+
+def test_depthwise_groups_and_a_bias_that_is_gained(tmp_path):
+    made = model(
+        [
+            NODE("Conv", ["x", "w1"], ["c1"], "first", pads=[1] * 4),
+            NODE("Relu", ["c1"], ["r1"]),
+            NODE("Conv", ["r1", "wd"], ["cd"], "depthwise", pads=[1] * 4, group=16),
+            NODE("Relu", ["cd"], ["rd"]),
+            NODE("Conv", ["rd", "w2"], ["c2"], "second"),
+            NODE("GlobalAveragePool", ["c2"], ["p"]),
+            NODE("Flatten", ["p"], ["f"]),
+            NODE("MatMul", ["f", "wl"], ["y"], "linear"),
+        ],
+        {
+            "w1": weights(16, 3, 3, 3),
+            "wd": weights(16, 1, 3, 3),
+            "w2": weights(16, 16, 1, 1),
+            "wl": weights(16, 5),
+        },
+        {"x": ["N", 3, 16, 16]},
+    )
+    result = pruned(saved(made, tmp_path / "a.onnx"), reconstruction="linear")
+    done = export_onnx(result.model, tmp_path / "b.onnx", images(1))
+    assert result.surgery.biases
+    assert agrees(result.model, done.path)
+
+
+def test_a_shared_weight_is_cut_for_each_of_its_users(tmp_path):
+    made = classifier()
+    made.graph.node[4].input[1] = "w2"  # two convolutions with one weight
+    result = pruned(saved(made, tmp_path / "a.onnx"), 0.7)
+    assert agrees(result.model, export_onnx(result.model, tmp_path / "b.onnx", images(1)).path)
+
+
+# --- what is handled ------------------------------------------------------------------------------------------
+
+
+def test_a_fixed_batch_stays_fixed(tmp_path):
+    made = classifier(batch=1)
+    made.graph.node[7].CopyFrom(NODE("Reshape", ["p", "one"], ["f"]))
+    made.graph.initializer.append(numpy_helper.from_array(np.array([1, 16]), "one"))
+    result = pruned(saved(made, tmp_path / "a.onnx"))
+    done = export_onnx(result.model, tmp_path / "b.onnx", images(1))
+    assert onnx.load(done.path).graph.input == made.graph.input
+    assert agrees(result.model, done.path, count=1)
+
+
+def test_channels_last_and_several_outputs(tmp_path):
+    made = classifier()
+    made.graph.node.insert(0, NODE("Transpose", ["image"], ["x"], perm=[0, 3, 1, 2]))
+    made.graph.input[0].CopyFrom(helper.make_tensor_value_info("image", 1, ["N", 16, 16, 3]))
+    made.graph.node.append(NODE("Split", ["y", "halves"], ["y1", "y2"], axis=1))
+    made.graph.initializer.append(numpy_helper.from_array(np.array([2, 3]), "halves"))
+    del made.graph.output[:]
+    made.graph.output.extend(helper.make_tensor_value_info(n, 1, ["N", None]) for n in ("y2", "s", "y1"))
+    result = pruned(saved(made, tmp_path / "a.onnx"))
+    done = export_onnx(result.model, tmp_path / "b.onnx", result.model.example)
+    assert done.outputs == ("y2", "s", "y1")
+    assert agrees(result.model, done.path, 16, 16, 3)
+
+
+def test_several_inputs_without_images(tmp_path):
+    made = classifier()
+    made.graph.node.append(NODE("Add", ["y", "more"], ["z"]))
+    made.graph.input.append(helper.make_tensor_value_info("more", 1, ["N", 5]))
+    made.graph.output[0].name = "z"
+    read = slimilar.load_onnx(saved(made, tmp_path / "a.onnx"))
+    small = slimilar.prune(read, read.example, flops=0.6).model
+    assert export_onnx(small, tmp_path / "b.onnx", read.example).inputs == ("x", "more")
+    with pytest.raises(InvalidInput, match="one tensor as input"):
+        slimilar.prune(read, read.example, flops=0.6, calibration=images(8))
+
+
+def test_external_data_and_weights_behind_an_identity(tmp_path):
+    made = classifier()
+    made.graph.node.insert(0, NODE("Identity", ["w2"], ["w2_same"]))
+    made.graph.node[3].input[1] = "w2_same"
+    onnx.save(made, tmp_path / "a.onnx", save_as_external_data=True, location="a.data", size_threshold=0)
+    result = pruned(tmp_path / "a.onnx")
+    assert agrees(result.model, export_onnx(result.model, tmp_path / "b.onnx", images(1)).path)
+    assert (tmp_path / "a.data").is_file()
+
+
+@pytest.mark.parametrize(
+    ("shift", "scale", "expected"),
+    [
+        ([0.485, 0.456, 0.406], [0.2] * 3, "unit"),
+        ([123.0, 117.0, 104.0], [58.0] * 3, "bytes"),
+        (None, None, None),
+    ],
+)
+def test_normalisation_inside_the_graph_is_found(shift, scale, expected, tmp_path):
+    from slimilar.deploy.onnx_files.input_range import own_normalisation
+
+    made = classifier()
+    if shift:
+        made.graph.node.insert(0, NODE("Sub", ["image", "shift"], ["centred"]))
+        made.graph.node.insert(1, NODE("Div", ["centred", "scale"], ["x"]))
+        made.graph.input[0].name = "image"
+        for name, value in (("shift", shift), ("scale", scale)):
+            array = np.array(value, np.float32).reshape(1, 3, 1, 1)
+            made.graph.initializer.append(numpy_helper.from_array(array, name))
+    assert own_normalisation(slimilar.load_onnx(saved(made, tmp_path / "a.onnx"))) == expected
+
+
+# --- what is refused ------------------------------------------------------------------------------------------
+
+
+def refused(path, match: str, **options) -> None:
+    before = {f: f.read_bytes() for f in path.parent.iterdir() if f.is_file()}
+    with pytest.raises((InvalidInput, VerificationError), match=match) as caught:
+        slimilar.load_onnx(path, **options)
+    assert "\n" not in str(caught.value)
+    assert before == {f: f.read_bytes() for f in path.parent.iterdir() if f.is_file()}
+
+
+def test_files_that_are_no_onnx(tmp_path):
+    file = tmp_path / "a.onnx"
+    refused(file, "no such file")
+    for content in (b"", b"PK\x03\x04 hello", b"\x80\x04cposix\nsystem\n."):
+        file.write_bytes(content)
+        refused(file, "must be")
+    whole = classifier().SerializeToString()
+    for share in (0.1, 0.5, 0.9, 0.999):
+        file.write_bytes(whole[: int(share * len(whole))])
+        refused(file, "must be")
+
+
+def test_external_data_outside_missing_or_cut_short(tmp_path):
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    file = inside / "a.onnx"
+    onnx.save(classifier(), file, save_as_external_data=True, location="a.data", size_threshold=0)
+    data = inside / "a.data"
+    whole = data.read_bytes()
+    data.write_bytes(whole[:-1])
+    refused(file, "cut short")
+    data.unlink()
+    refused(file, "missing")
+    (tmp_path / "secret").write_bytes(whole)
+    data.symlink_to(tmp_path / "secret")
+    refused(file, "own folder")
+    data.unlink()
+    for place in ("../secret", str(tmp_path / "secret"), "/etc/passwd", "x/../../secret"):
+        made = onnx.load(file, load_external_data=False)
+        for tensor in made.graph.initializer:
+            for entry in tensor.external_data:
+                if entry.key == "location":
+                    entry.value = place
+        file.write_bytes(made.SerializeToString())
+        refused(file, "own folder")
+
+
+def with_node(node, **changes):
+    made = classifier(**changes)
+    made.graph.node.append(node)
+    made.graph.output[0].name = node.output[0]
+    return made
+
+
+@pytest.mark.parametrize(
+    ("made", "match"),
+    [
+        (with_node(NODE("DynamicQuantizeLinear", ["y"], ["q", "s", "z"])), "quantised"),
+        (with_node(NODE("TopK", ["y", "k"], ["z", "i"])), "TopK"),
+        (with_node(NODE("FusedConv", ["y"], ["z"], domain="com.microsoft")), "com.microsoft"),
+        (with_node(NODE("Resize", ["c1", "", "half"], ["z"], mode="linear",
+                        coordinate_transformation_mode="tf_crop_and_resize")), "Resize|running it failed|opening"),
+    ],
+    ids=["quantised", "unknown", "domain", "setting"],
+)  # fmt: skip
+def test_what_cannot_be_read_is_named(made, match, tmp_path):
+    made.graph.initializer.append(numpy_helper.from_array(np.array([2]), "k"))
+    made.graph.initializer.append(numpy_helper.from_array(np.array([1, 1, 2, 2], np.float32), "half"))
+    refused(saved(made, tmp_path / "a.onnx"), match)
+
+
+def test_other_inputs_and_open_sizes_are_named(tmp_path):
+    made = classifier()
+    made.graph.input[0].type.tensor_type.elem_type = onnx.TensorProto.UINT8
+    refused(saved(made, tmp_path / "a.onnx"), "UINT8")
+    made = classifier()
+    made.graph.input[0].type.tensor_type.shape.dim[2].dim_param = "height"
+    file = saved(made, tmp_path / "b.onnx")
+    refused(file, r"3x\?x16")
+    refused(file, "3 numbers", shape=(3, 16))
+    assert slimilar.load_onnx(file, (3, 24, 16)).example.shape == (1, 3, 24, 16)
+
+
+def test_a_difference_names_its_operator(tmp_path, monkeypatch):
+    from slimilar.deploy.onnx_files.operators import CONVERTERS
+    from slimilar.deploy.onnx_files.operators.table import Built
+
+    monkeypatch.setitem(CONVERTERS, "Relu", lambda node: Built(torch.nn.GELU(), (0,)))
+    refused(saved(classifier(), tmp_path / "a.onnx"), r"differ from the operator Relu")
+
+
+def test_a_failing_comparison_leaves_the_old_file(tmp_path, monkeypatch):
+    result = pruned(saved(classifier(), tmp_path / "a.onnx"))
+    monkeypatch.setattr("slimilar.deploy.onnx_files.verify.relative_difference", lambda *_: 0.5)
+    (tmp_path / "b.onnx").write_text("precious")
+    with pytest.raises(VerificationError, match=r"differs by 0\.5"):
+        export_onnx(result.model, tmp_path / "b.onnx", images(1))
+    assert (tmp_path / "b.onnx").read_text() == "precious"
+
+
+# --- the command line -----------------------------------------------------------------------------------------
+
+
+def slimilar_command(*words: str, cwd) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "slimilar", *words],
+        cwd=cwd,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+
+
+def test_file_to_file_in_a_process_of_its_own(tmp_path):
+    from PIL import Image
+
+    (tmp_path / "photos").mkdir()
+    random = np.random.default_rng(0)
+    for i in range(6):
+        pixels = random.integers(0, 255, (20, 24, 3), np.uint8)
+        Image.fromarray(pixels).save(tmp_path / "photos" / f"{i}.png")
+    made = classifier()
+    saved(made, tmp_path / "model.onnx")
+    words = "prune model.onnx --calibrate photos/ --flops 0.6 -o small.onnx --json"
+    done = slimilar_command(*words.split(), cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert told["cost"]["after"]["flops"] <= 0.6 * told["cost"]["before"]["flops"]
+    assert told["note"] == "moments of 1 of 1 layers without batch norm measured on 6 images"
+    assert "measured on 6 images" in (tmp_path / "small.report.html").read_text()
+    after = onnx.load(tmp_path / "small.onnx")
+    assert after.graph.input == made.graph.input
+    (found,) = answers(tmp_path / "small.onnx", {"x": images(4).numpy()})
+    assert found.shape == (4, 5)
+    assert np.isfinite(found).all()
+    for words in ("inspect small.onnx --json", "analyze small.onnx --json"):
+        done = slimilar_command(*words.split(), cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        assert json.loads(done.stdout)
+
+
+def test_bad_input_is_one_sentence_on_the_command_line(tmp_path):
+    (tmp_path / "bad.onnx").write_bytes(b"not onnx")
+    done = slimilar_command("prune", "bad.onnx", "--flops", "0.6", "-o", "small.onnx", cwd=tmp_path)
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr
+    assert "ONNX file" in " ".join(done.stderr.split())
+    assert sorted(f.name for f in tmp_path.iterdir()) == ["bad.onnx"]
