@@ -102,6 +102,26 @@ def test_inputs_that_the_original_refuses_are_left_out() -> None:
     assert check(lambda self, x: x.view(2, -1, 8, 8)) < 1e-5
 
 
+def test_code_that_mixes_images_and_channels_on_another_batch_is_left_out() -> None:
+    net = Fixed().eval()
+    structure = Structure(found := trace(net, X[:1]), find_groups(found, "inner"), Assumptions())
+    kept = np.array([True, False, True, True, False, True])
+    small = operate(net, surgery(structure.trace, structure.grouping, kept))
+    assert verify(net, small, X[:1], structure.trace, structure.grouping, kept) < 1e-5
+
+
+class Fixed(nn.Module):
+    """Code with a batch of one written in: more images become more pixels of other channels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Conv2d(3, 6, 1), nn.Linear(6, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.a(x)
+        return self.b(y.view(1, y.shape[1], -1).mean(2))
+
+
 def test_a_training_step_that_fails_is_named() -> None:
     with pytest.raises(
         VerificationError, match=r"a step of training .* in training mode it raised RuntimeError"
