@@ -42,7 +42,7 @@ def test_readers_choose_again_as_many_channels() -> None:
 def test_residual_branches_choose_again_among_what_span_removed_and_nobody_elses() -> None:
     torch.manual_seed(0)
     net = models.build("resnet20", width=0.5).train()
-    x = torch.randn(48, 3, 16, 16, generator=generator())
+    x, unseen = torch.randn(112, 3, 16, 16, generator=generator()).split((48, 64))
     for _ in range(3):  # batch norms that know the images
         net(x)
     net.eval()
@@ -54,8 +54,8 @@ def test_residual_branches_choose_again_among_what_span_removed_and_nobody_elses
         assert (made.cut.kept == cut.kept) == (choose == "none")
         assert dict(made.cut.widths) == dict(cut.widths)
         with torch.no_grad():
-            errors[choose] = float((made.model(x) - net(x)).square().mean())
-    assert errors["sums"] < 1.2 * errors["none"]
+            errors[choose] = float((made.model(unseen) - net(unseen)).square().mean())
+    assert errors["sums"] < 1.1 * errors["none"]  # on images that neither was fitted to
     other = slimilar.analyze(net, x[:1], criterion="magnitude-l1")
     cut = other.at(flops=0.5)
     assert substituted(net, x[:1], other, cut, "linear", x, 0, None, Settings(choose="all")).cut is cut
