@@ -1,4 +1,4 @@
-"""Batch-norm statistics as a pruned network sees them."""
+"""Batch-norm statistics of a pruned network."""
 
 from __future__ import annotations
 

@@ -13,14 +13,12 @@ from slimilar.errors import InvalidInput
 from slimilar.utils.precision import working_dtype
 from slimilar.utils.pytree import Example, arguments, tensors_in
 
-AFFORDED = (
-    1e12  # FLOPs of one look at all images; a network for which it takes more is large, and treated thriftily
-)
+AFFORDED = 1e12  # FLOPs of one pass over all images; a network that takes more is large, and gets fewer steps
 _AT_ONCE = 128 * 64 * 64  # pixels: larger images come in smaller batches
 
 
 def batch_size(example: Example) -> int:
-    """Return how many images of the example's size to look at at once.
+    """Return how many images of the example's size go into one batch.
 
     >>> batch_size(torch.zeros(1, 3, 32, 32)), batch_size(torch.zeros(1, 3, 224, 224))
     (128, 10)

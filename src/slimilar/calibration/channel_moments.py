@@ -19,6 +19,7 @@ from slimilar.calibration.program import Program
 from slimilar.errors import InvalidInput
 from slimilar.graph.activations import plain_name
 from slimilar.graph.records import Op, Ref, Trace, Write
+from slimilar.utils.precision import exact, has_float64
 
 _LINEAR = ("aten.add", "aten.sub", "aten.mul", "aten.div")
 
@@ -72,9 +73,11 @@ def _before_activation(program: Program, op: int) -> int:
 
 
 def _added(before: tuple[Tensor, Tensor, int] | None, found: Tensor, axis: int) -> tuple[Tensor, Tensor, int]:
-    rows = found.movedim(axis, -1).flatten(0, -2).double()
-    total, squares, count = before or (torch.zeros(()), torch.zeros(()), 0)
-    return total + rows.sum(0), squares + rows.square().sum(0), count + len(rows)
+    rows = found.movedim(axis, -1).flatten(0, -2)
+    var, mean = torch.var_mean(rows.double() if has_float64(rows.device) else rows, 0, correction=0)
+    var, mean = exact(var), exact(mean)
+    total, squares, count = before or (torch.zeros_like(mean), torch.zeros_like(mean), 0)
+    return total + len(rows) * mean, squares + len(rows) * (var + mean.square()), count + len(rows)
 
 
 def _moments(total: Tensor, squares: Tensor, count: int) -> MeanAndVariance:

@@ -161,7 +161,7 @@ def _behind(program: Program, op: int) -> tuple[int | None, tuple[int, int] | No
     return norm, None
 
 
-# --- rows: what a consumer sees, one sample a row ---------------------------------------------------------------
+# --- rows: the input of a consumer, one sample a row ---------------------------------------------------------------
 
 
 def is_conv(instruction: Instruction) -> bool:

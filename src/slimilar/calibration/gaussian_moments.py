@@ -126,7 +126,7 @@ def _closed_form(shape: Shape, mu: Tensor, sigma: Tensor) -> MeanAndVariance:
 
 def _truncated(low: Tensor, high: Tensor) -> list[Tensor]:
     r"""Return $\int_{low}^{high} z^k \varphi(z) dz$ for k = 0 ... 4, by parts from k - 2."""
-    # Of two nearly equal numbers near 1 the difference says little; so the upper tail is taken mirrored.
+    # Of two nearly equal numbers near 1 the difference has few digits; so the upper tail is taken mirrored.
     mass = torch.where(low > 0, _below(-low) - _below(-high), _below(high) - _below(low))
     edge = [_power_times_density(low, k) - _power_times_density(high, k) for k in range(4)]
     second = mass + edge[1]

@@ -221,14 +221,15 @@ def _grows(original: Trace, found: Trace, size: int) -> bool:
 
 
 def _as_numbered_in(original: Trace, found: Trace) -> Trace:
-    """Return a trace whose reads name the atoms of another trace of the same model."""
+    """Return a trace whose reads and writes name the atoms of another trace of the same model."""
     axes, number = renumber(original, found)
     if len(axes) > len(original.axes):
         raise NotReplayable("it uses other parameters on another batch size")
     number = np.append(number, -1)  # CONSTANT = -1 finds the last entry
     reads = tuple(replace(r, atoms=number[r.atoms], weight=number[r.weight]) for r in found.reads)
     reductions = tuple(replace(r, atoms=number[r.atoms]) for r in found.reductions)
-    return replace(found, axes=original.axes, reads=reads, reductions=reductions)
+    writes = tuple(replace(w, atoms=number[w.atoms]) for w in found.writes)
+    return replace(found, axes=original.axes, reads=reads, reductions=reductions, writes=writes)
 
 
 def _check_same_operators(a: Program, b: Program) -> None:

@@ -1,9 +1,8 @@
-r"""Images from nothing but a trained network: they match what its batch norms remember of the training data.
+r"""Images from a trained network alone: they match the running statistics of its batch norms.
 
 Starting from noise with the spectrum of natural images, and their colours, each batch is optimised so that in front
 of every batch norm the mean and spread of its channels are the running ones, with a little pressure to be recognisable
-as some class and to be smooth. Nobody's data is needed; nobody's data can leak from the images that was not in the
-weights already.
+as some class and to be smooth. No data is needed, and the images hold nothing that is not in the weights.
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ def synthesize(
     )
     frozen.float()  # half precision would not hold the small steps
     frozen.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # torch's own hints do not know it
-    norms = [m for m in frozen.modules() if _remembers(m)]
+    norms = [m for m in frozen.modules() if _has_statistics(m)]
     if not norms:
         raise InvalidInput(
             "to synthesize images a model must have batch norms with running statistics, got none: "
@@ -88,7 +87,7 @@ def _images(example: Example) -> Tensor:
     return tensors[0]
 
 
-def _remembers(module: nn.Module) -> bool:
+def _has_statistics(module: nn.Module) -> bool:
     return isinstance(module, nn.modules.batchnorm._BatchNorm) and module.running_mean is not None
 
 
@@ -107,9 +106,9 @@ class _Enough(Exception):
 
 
 def _colours(model: nn.Module, norms: list[nn.Module], noise: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the shift and scale of each channel with which noise is most like what the first batch norm remembers.
+    """Return the shift and scale of each channel with which noise comes nearest to the first batch norm's statistics.
 
-    Nobody says how a network's images were normalised, and in their own steps a wrong mean is hardly mended. Only
+    How a network's images were normalised is not known, and the later steps hardly correct a wrong mean. Only
     the first layers run here, so it takes next to no time.
     """
     shift = torch.zeros(noise.shape[1], 1, 1, device=noise.device, requires_grad=True)
@@ -127,7 +126,7 @@ def _colours(model: nn.Module, norms: list[nn.Module], noise: Tensor) -> tuple[T
                 optimizer.zero_grad()
                 with suppress(_Enough):
                     model(noise * stretch.exp() + shift)
-                if not found or not found[0].requires_grad:  # a batch norm that sees no image
+                if not found or not found[0].requires_grad:  # a batch norm that does not depend on the images
                     break
                 found[0].backward()
                 optimizer.step()
@@ -139,10 +138,10 @@ def _colours(model: nn.Module, norms: list[nn.Module], noise: Tensor) -> tuple[T
 
 @contextmanager
 def _watching(norms: list[nn.Module]) -> Iterator[list[Tensor]]:
-    """Collect, while the model runs, how far each batch norm's input is from what it remembers."""
+    """Collect, while the model runs, how far each batch norm's input is from its running statistics."""
     found: list[Tensor] = []
 
-    def look(norm: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    def compare(norm: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         x = inputs[0]
         axes = [0, *range(2, x.ndim)]
         mean, variance = x.mean(axes), x.var(axes, unbiased=False)
@@ -153,7 +152,7 @@ def _watching(norms: list[nn.Module]) -> Iterator[list[Tensor]]:
             + ((variance + 1e-8).sqrt() / scale - 1).square().mean()
         )
 
-    hooks = [norm.register_forward_pre_hook(look) for norm in norms]
+    hooks = [norm.register_forward_pre_hook(compare) for norm in norms]
     try:
         yield found
     finally:

@@ -91,7 +91,8 @@ def _without_norm(groups: Sequence[ChannelGroup], weights: Weights) -> dict[str,
     structure, sight = weights.structure, weights.sight
     if not bare or structure is None or (sight is None and not _propagates(groups, weights)):
         return {}
-    trace, wanted = structure.trace, {name for group in bare for name in group.producers}
+    trace = structure.trace if sight is None else sight.trace  # operators may differ by batch size
+    wanted = {name for group in bare for name in group.producers}
     writes = [w for w in trace.writes if trace.ops[w.op].module in wanted]
     if sight is None:
         known = propagated(trace, weights.tensors)

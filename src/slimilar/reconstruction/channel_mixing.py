@@ -1,4 +1,4 @@
-"""Let kernels read stand-ins for channels that left: a matrix between channels and a constant."""
+"""Kernels in which kept channels replace removed ones: by a matrix between channels, and a constant."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ StandIn = Callable[
     [Tensor, Tensor], tuple[Tensor, Tensor]
 ]  # kept and removed positions -> matrix and constant
 
-_LOUDER = 16.0  # times the variance, at most: where nothing speaks for what left, noise must not
+_MOST_GAIN = (
+    16.0  # of the variance: where kept channels explain little of the removed ones, noise must not grow
+)
 
 
 def regression(mean: Tensor, covariance: Tensor, strength: float) -> StandIn:
-    """Let removed positions be the best combination of kept ones plus a constant."""
+    """Replace removed positions by the best linear combination of kept ones, plus a constant."""
 
     def stand_in(kept: Tensor, removed: Tensor) -> tuple[Tensor, Tensor]:
         matrix = mixing(covariance, kept, removed, strength)
@@ -32,7 +34,7 @@ def regression(mean: Tensor, covariance: Tensor, strength: float) -> StandIn:
 
 
 def silence(kept: Tensor, removed: Tensor) -> tuple[Tensor, Tensor]:
-    """Let removed positions say nothing."""
+    """Replace removed positions by zero."""
     zeros = torch.zeros(len(removed), len(kept), dtype=torch.float64)
     return zeros, zeros.new_zeros(len(removed))
 
@@ -40,10 +42,10 @@ def silence(kept: Tensor, removed: Tensor) -> tuple[Tensor, Tensor]:
 def restored(
     weight: Tensor, new: Tensor, consumer: ConsumerLayer, mean: Tensor, covariance: Tensor
 ) -> tuple[Tensor, Tensor]:
-    r"""Return a kernel that speaks as loud as before, and the constant that leaves its mean as it was.
+    r"""Return a kernel whose outputs vary as much as before, and the constant that leaves their means as they were.
 
-    A stand-in is a part of what it stands for, so what a consumer writes has less spread, the next consumer has less to
-    work with, and after some layers nothing is left of a image. With $w$ the kernel of an output before and $w'$
+    A linear combination explains only a part of a removed channel. So the outputs of a consumer vary less, and after
+    some layers hardly at all. With $w$ the kernel of an output before and $w'$
     after, each by tap, $w'$ is made larger by $f^2 = \sum_t w_t^\top \Sigma w_t / \sum_t w_t'^\top \Sigma w_t'$.
     """
     home, index, taps = (
@@ -59,8 +61,8 @@ def restored(
         at = torch.from_numpy(positions)
         parts = [exact(w[outputs][:, index[at]]).reshape(-1, len(at), taps) for w in (weight, new)]
         before, after = (torch.einsum("oit,ij,ojt->o", w, covariance[at][:, at], w) for w in parts)
-        heard = after > 1e-12 * before  # what says nothing, or always the same, cannot be made louder
-        factor[outputs] = torch.where(heard, before / after, 1.0).clamp(1, _LOUDER).sqrt()
+        varies = after > 1e-12 * before  # a constant output has no variance to restore
+        factor[outputs] = torch.where(varies, before / after, 1.0).clamp(1, _MOST_GAIN).sqrt()
         level, now = (w @ covered @ mean[at] for w in parts)
         shift[outputs] = level - factor[outputs] * now
     kernel = new * factor.reshape(-1, *[1] * (new.ndim - 1)).to(new)
@@ -68,7 +70,7 @@ def restored(
 
 
 def absorb(weight: Tensor, consumer: ConsumerLayer, stays: Kept, stand_in: StandIn) -> tuple[Tensor, Tensor]:
-    """Return a kernel (out, in, taps...) that reads stand-ins for removed channels, and the constant left over."""
+    """Return a kernel (out, in, taps...) on kept channels, which replace removed ones, and the constant left over."""
     new = exact(weight)
     new = (new.flatten(2) if weight.ndim > 2 else new[..., None]).clone()
     shift, covered = new.new_zeros(weight.shape[0]), consumer.covered.to(new)

@@ -22,7 +22,7 @@ from slimilar.surgery.rewrite import Surgery, add_bias, operate
 from slimilar.utils.modules import copy_with, named_tensors
 
 Kept = NDArray[np.bool_]
-StandIns = Mapping[int, int]  # removed unit -> the kept unit that speaks for it, over all groups
+StandIns = Mapping[int, int]  # removed unit -> its representative, over all groups
 
 
 def substitute(
