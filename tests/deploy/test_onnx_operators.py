@@ -81,6 +81,7 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], int, int]] = [
     ("ReduceMean", {"a": ints(2, 3)}, {}, 1, 18),
     ("LpNormalization", {}, {"axis": 1}, 1, 13),
     ("Reshape", {"s": ints(0, 2, 2, -1)}, {}, 1, 13),
+    ("Reshape", {"s": ints(-1, 2, 2, 36)}, {"allowzero": 1}, 1, 14),
     ("Flatten", {}, {"axis": 1}, 1, 13),
     ("Transpose", {}, {"perm": [0, 2, 3, 1]}, 1, 13),
     ("Unsqueeze", {"a": ints(1, -1)}, {}, 1, 13),

@@ -16,10 +16,11 @@ from slimilar.deploy.onnx_files.operators.table import Built, OnnxNode, Size, Un
 @converter("Reshape")
 def reshape(node: OnnxNode) -> Built:
     """Return a reshape; where a file fixes its batch, the batch in the shape is made to follow the images."""
-    if node.settings.get("allowzero", 0):
-        raise Unreadable("allowzero")
     shape = node.sizes(1, "shape")
     assert shape is not None
+    more = shape.more or (0,) * len(shape.base)
+    if node.settings.get("allowzero", 0) and (0, 0) in zip(shape.base, more, strict=True):
+        raise Unreadable("an axis of no length")
     found = _with_batch(node, shape)
     tail = _same_tail(node.tensor(0).shape, found.base)
     head = len(found.base) - tail
