@@ -1,7 +1,7 @@
 """A pretend accelerator in pure Python: its tensors compute on the CPU underneath, and refuse to meet CPU tensors.
 
-As CUDA does, it refuses to mix devices (numbers without axes and indices aside), to be seen by NumPy, and to draw random
-numbers from a generator of another device. As Apple's MPS does, it can refuse float64 (`without_float64`).
+As CUDA does, it refuses to mix devices (numbers without axes and indices aside), to be seen by NumPy, and to draw
+random numbers from a generator of another device. As Apple's MPS does, it can refuse float64 (`without_float64`).
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from helpers.small_networks import trained
 from slimilar.deploy.onnx import export_onnx
 from slimilar.errors import InvalidInput
 from slimilar.models import PreResNet, ResNet
+from slimilar.surgery.branches import with_branches
 from slimilar.surgery.probe import find_structure
 from slimilar.surgery.removed_branches import ConstantOutput, EmptyOutput
 
@@ -45,7 +46,7 @@ def bottleneck(bias: bool = False) -> Bottleneck:
 
 
 def branches(model: nn.Module, mode: str = "inner") -> set[str]:
-    structure = find_structure(model, X, mode)
+    structure = with_branches(model, find_structure(model, X, mode))
     return {structure.grouping.groups[g].name for g in structure.branches}
 
 
@@ -93,6 +94,14 @@ def test_layers_in_front_that_nothing_else_reads_go_too() -> None:
     plan = slimilar.analyze(net, X, criterion="magnitude-l2", min_channels=0)
     assert set(plan.at(ratio=1.0).widths.values()) <= {0, 1}
     assert plan.at(ratio=1.0).widths["layer2.0.conv1"] == 0
+
+
+def test_excluded_layers_stay_when_the_branch_goes() -> None:
+    net = trained(PreResNet(11, width=0.25))
+    plan = slimilar.analyze(net, X, criterion="magnitude-l2", min_channels=0, exclude=["layer2.0.conv1"])
+    small = slimilar.apply(net, X, plan, plan.at(ratio=1.0), reconstruction="none").model
+    assert isinstance(small.layer2[0].conv1, nn.Conv2d)
+    assert isinstance(small.layer2[0].conv2, EmptyOutput)
 
 
 def test_what_nothing_is_added_to_keeps_a_channel() -> None:

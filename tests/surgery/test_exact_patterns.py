@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+import slimilar
 from slimilar.graph.groups import Residual
 from slimilar.surgery.probe import find_structure
 from slimilar.surgery.rewrite import operate, surgery
@@ -109,6 +111,18 @@ def test_channels_leave_exactly(name: str) -> None:
     torch.manual_seed(0)
     make, names = NETWORKS[name]
     check(make().double().eval(), names)
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_channels_leave_with_reconstruction(name: str) -> None:
+    """The model whose consumers were fitted to images is verified too."""
+    torch.manual_seed(0)
+    net, images = NETWORKS[name][0]().eval(), torch.randn(32, 3, 8, 8)
+    options: dict[str, Any] = {"ratio": 0.3, "criterion": "magnitude-l2", "reconstruction": "linear"}
+    for calibration in (None, images):
+        result = slimilar.prune(net, X.float(), calibration=calibration, **options)
+        assert result.error is not None
+        assert result.error < 1e-4
 
 
 @pytest.mark.parametrize(

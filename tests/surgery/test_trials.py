@@ -93,7 +93,7 @@ def removed_by(model: nn.Module) -> list[dict[str, int]]:
     structure = find_structure(model, X)
     grouping = structure.grouping
     found: list[dict[str, int]] = []
-    for kept in trials(structure):
+    for kept in trials(model, structure):
         parts = np.split(~kept, grouping.offsets[1:])
         found.append({g.name: int(p.sum()) for g, p in zip(grouping.groups, parts, strict=True) if p.any()})
     return found

@@ -226,7 +226,8 @@ def _as_numbered_in(original: Trace, found: Trace) -> Trace:
         raise NotReplayable("it uses other parameters on another batch size")
     number = np.append(number, -1)  # CONSTANT = -1 finds the last entry
     reads = tuple(replace(r, atoms=number[r.atoms], weight=number[r.weight]) for r in found.reads)
-    return replace(found, axes=original.axes, reads=reads)
+    reductions = tuple(replace(r, atoms=number[r.atoms]) for r in found.reductions)
+    return replace(found, axes=original.axes, reads=reads, reductions=reductions)
 
 
 def _check_same_operators(a: Program, b: Program) -> None:

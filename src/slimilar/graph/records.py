@@ -235,6 +235,11 @@ class Trace:
     weight_norms: tuple[WeightNorm, ...] = ()
     not_run: tuple[NotRun, ...] = ()
 
+    @property
+    def summing(self) -> tuple[Read | Reduction, ...]:
+        """All operators that sum over channels, with a weight and without: where removed channels count as zero."""
+        return (*self.reads, *self.reductions)
+
     @cached_property
     def _roots(self) -> tuple[Atoms, Atoms]:
         """The lowest atom of every atom's class, before and after residual additions join them."""

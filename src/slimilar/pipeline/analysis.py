@@ -21,6 +21,7 @@ from slimilar.planning.assemble import EXCLUDED, Answers, LazyAnswer, assemble
 from slimilar.planning.cost import CostModel, cost_model
 from slimilar.planning.plan import Plan
 from slimilar.similarity.linkage import Linkage
+from slimilar.surgery.branches import with_branches
 from slimilar.surgery.probe import find_structure
 from slimilar.utils.checks import check_natural_number
 from slimilar.utils.modules import named_tensors
@@ -124,6 +125,8 @@ def plan_of(
     check_finite(model, tensors)
     options.check_needs(model, bool(images), images.labels is not None)
     structure = structure or find_structure(model, example, options.streams)
+    if options.min_channels == 0:
+        structure = with_branches(model, structure, excluded)
     costs = cost_model(structure.trace, structure.grouping)
     sight = _sight(model, example, structure, costs, images, progress) if images else None
     weights = Weights(tensors, sight, phases_of(model), structure)
@@ -170,5 +173,8 @@ def plan_from(
     min_channels: int = 1,
 ) -> Plan:
     """Return the plan of stored answers: the model is traced, and no criterion runs."""
-    structure = find_structure(check_inputs(model, example), example, residual)
+    model = check_inputs(model, example)
+    structure = find_structure(model, example, residual)
+    if min_channels == 0:
+        structure = with_branches(model, structure)
     return assemble(structure, cost_model(structure.trace, structure.grouping), answers, min_channels)

@@ -10,7 +10,7 @@ from torch import nn
 from slimilar.errors import InvalidInput
 from slimilar.graph.structure import Structure
 from slimilar.pipeline.checks import check_inputs
-from slimilar.surgery.branches import without_branches
+from slimilar.surgery.branches import with_branches, without_branches
 from slimilar.surgery.fault import verify_rewrite
 from slimilar.surgery.history import remember
 from slimilar.surgery.probe import find_structure
@@ -34,7 +34,7 @@ def remove_channels(
     6
     """
     model = check_inputs(model, example)
-    structure = find_structure(model, example, "joint")
+    structure = with_branches(model, find_structure(model, example, "joint"))
     mask = np.ones(structure.grouping.unit_count, np.bool_)
     for name, wanted in channels.items():
         _mark(model, structure, name, wanted, mask)

@@ -54,7 +54,7 @@ class Settings:
     )
     distinct: int = 1 << 30  # batches; those behind are horizontal flips of the first ones
     mirror: bool = True  # show horizontal flips too, if the network takes them for the same
-    polish: bool = False  # fit consumers that lose no channel too, once what they read has drifted
+    polish: bool = True  # fit consumers that lose no channel too, once what they read has drifted
 
 
 @dataclass(frozen=True, eq=False)

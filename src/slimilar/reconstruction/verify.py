@@ -64,7 +64,7 @@ def removed_at_reads(program: Program, grouping: Grouping, kept: Kept) -> Masks:
     """Return the positions of removed channels at every operator that reads any."""
     stays = np.append(atoms_kept(grouping, kept), True)  # CONSTANT = -1 finds the last entry
     found: dict[int, list[tuple[int, int, Tensor]]] = {}
-    for read in program.trace.reads:
+    for read in program.trace.summing:
         lost = np.flatnonzero(~stays[read.atoms])
         if len(lost):
             found.setdefault(read.op, []).append((read.value, read.axis, torch.from_numpy(lost)))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +21,17 @@ LAYERS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
 NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 
 
-def removable_branches(model: nn.Module, trace: Trace, grouping: Grouping) -> dict[int, tuple[int, ...]]:
+def with_branches(
+    model: nn.Module, structure: Structure, excluded: AbstractSet[str] = frozenset()
+) -> Structure:
+    """Return a structure that knows which groups may lose all channels: none with an excluded layer."""
+    found = _removable(model, structure.trace, structure.grouping, excluded)
+    return replace(structure, branches=found)
+
+
+def _removable(
+    model: nn.Module, trace: Trace, grouping: Grouping, excluded: AbstractSet[str]
+) -> dict[int, tuple[int, ...]]:
     """Return the groups, by number, without whose channels a residual branch is a constant.
 
     Each comes with the groups in front of it that nothing else reads: these go with it.
@@ -30,6 +42,7 @@ def removable_branches(model: nn.Module, trace: Trace, grouping: Grouping) -> di
         g: group
         for g, group in enumerate(grouping.groups)
         if g not in unusual
+        and not excluded & set(group.producers)
         and not group.residual
         and not group.fixed
         and group.consumers

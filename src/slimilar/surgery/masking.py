@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from slimilar.graph.groups import Grouping
 from slimilar.graph.recorder import name_of
-from slimilar.graph.records import Read, Reduction, Trace
+from slimilar.graph.records import Trace
 from slimilar.surgery.rewrite import Kept, atoms_kept
 from slimilar.utils.modules import named_modules
 from slimilar.utils.pytree import operands
@@ -119,8 +119,7 @@ def masks_of(model: nn.Module, trace: Trace, grouping: Grouping, kept: Kept) -> 
         places.append((op.module, 0) if inside else (kind, turns[kind]))
         turns[kind] += not inside
     found: dict[Place, list[tuple[int, int, Tensor]]] = {}
-    reads: list[Read | Reduction] = [*trace.reads, *trace.reductions]
-    for read in reads:
+    for read in trace.summing:
         lost = np.flatnonzero(~stays[read.atoms])
         if len(lost):
             inputs = trace.ops[read.op].inputs

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from fractions import Fraction
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from slimilar.utils.pytree import Example, map_tensors, tensors_in
 
-_SIDE = 32  # images twice as large are made as small as this: most networks halve them five times
+_SIDES = (32, 96)  # images twice as large are made as small as this: most networks halve them five times
 
 
 def random_like(example: Example, dtype: torch.dtype | None, device: torch.device) -> Example:
@@ -26,12 +28,11 @@ def random_like(example: Example, dtype: torch.dtype | None, device: torch.devic
     return map_tensors(make, example)
 
 
-def with_small_images(example: Example) -> Example | None:
-    """Return an example with small images, None where they are small already or there are none."""
-    side = _smallest_side(example)
-    if side is None or side < 2 * _SIDE:
-        return None
-    return _resized(example, lambda length: math.ceil(length * _SIDE / side / 32) * 32)
+def with_small_images(example: Example) -> Iterator[Example]:
+    """Yield examples with smaller images; none where they are small already, or there are none."""
+    side = _smallest_side(example) or 0
+    for scale in [Fraction(wanted, side) for wanted in _SIDES if side >= 2 * wanted]:
+        yield _resized(example, partial(_scaled, scale=scale, multiple=32))
 
 
 def other_inputs(example: Example) -> Iterator[tuple[str, Example]]:
@@ -46,9 +47,13 @@ def other_inputs(example: Example) -> Iterator[tuple[str, Example]]:
             yield f"a batch of {size}", _rebatched(example, batch, size)
     side = _smallest_side(example)
     if side is not None:
-        larger = _resized(example, lambda length: math.ceil(1.5 * length / 16) * 16)
+        larger = _resized(example, partial(_scaled, scale=Fraction(3, 2), multiple=16))
         height, width = next(t for t in tensors_in(larger) if _is_image(t)).shape[-2:]
         yield f"images of {height} by {width}", larger
+
+
+def _scaled(length: int, scale: Fraction, multiple: int) -> int:
+    return math.ceil(length * scale / multiple) * multiple
 
 
 def _is_image(t: Tensor) -> bool:

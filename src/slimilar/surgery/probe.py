@@ -23,11 +23,11 @@ from slimilar.graph.labels import atoms_in
 from slimilar.graph.records import Op
 from slimilar.graph.structure import Structure
 from slimilar.graph.tracing import trace
-from slimilar.surgery.branches import removable_branches
 from slimilar.surgery.channel_selection import can_select
 from slimilar.surgery.retrace import Mismatch, retrace
 from slimilar.surgery.rewrite import Kept
 from slimilar.surgery.trials import trials
+from slimilar.utils.gc_pause import collector_paused
 from slimilar.utils.pytree import Example
 
 _MOST_TRIALS = 200  # more than any network has operators behind which an assumption stands
@@ -38,7 +38,11 @@ def find_structure(
     model: nn.Module, example: Example, residual: Residual = "inner", assumptions: Assumptions | None = None
 ) -> Structure:
     """Trace a model, group its channels, and probe until the groups hold at other widths."""
-    assumptions = assumptions or Assumptions()
+    with collector_paused():
+        return _probed(model, example, residual, assumptions or Assumptions())
+
+
+def _probed(model: nn.Module, example: Example, residual: Residual, assumptions: Assumptions) -> Structure:
     structure = _structure(model, example, residual, assumptions)
     if residual == "select":
         assumptions = _choose_selections(model, example, structure)
@@ -49,14 +53,14 @@ def find_structure(
             break
         assumptions = _weaken(structure, fault) or _fix_a_group(model, example, structure, fault)
         structure = _structure(model, example, residual, assumptions)
-    return replace(structure, branches=removable_branches(model, structure.trace, structure.grouping))
+    return structure
 
 
 def _fault(model: nn.Module, example: Example, structure: Structure) -> Mismatch | None:
     """Return where a smaller copy goes another way, if it does."""
     if not structure.grouping.groups:
         return None
-    for kept in trials(structure):
+    for kept in trials(model, structure):
         try:
             retrace(model, example, structure, kept)
         except Mismatch as fault:

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from slimilar.graph import rules
-from slimilar.graph.labels import Labels, axes_of, compact, on_axis, side_by_side
+from slimilar.graph.labels import Atoms, Labels, axes_of, compact, on_axis, side_by_side
 from slimilar.graph.reasons import Reason
 from slimilar.graph.recorder import Recorder
-from slimilar.graph.records import Fact, Op
+from slimilar.graph.records import Fact, Op, Trace
 from slimilar.graph.structure import Structure
 from slimilar.surgery.rewrite import Kept, atoms_kept, operate, operate_on_meta, surgery
 from slimilar.utils.pytree import Example
@@ -48,7 +48,7 @@ class Checker:
         self._stays = np.append(
             atoms_kept(structure.grouping, kept), True
         )  # CONSTANT = -1 finds the last entry
-        self._axes = {(a.tensor, a.axis): a for a in structure.trace.axes}
+        self._left_on = _left_on_axes(structure.trace, self._stays[:-1])
         self._op = 0  # the number of the operator that runs
         self._twins: dict[int, int] = {}  # value -> the original's
         self._rule_applied = True
@@ -91,11 +91,9 @@ class Checker:
         """Return the labels of a parameter or buffer: those of the original that are left."""
         found = []
         for axis, size in enumerate(shape):
-            home = self._axes.get((name, axis))
-            if home is not None and size > 1:
-                atoms = home.first + np.flatnonzero(self._stays[home.first : home.first + home.size])
-                if len(atoms) == size:
-                    found.append(on_axis(torch.from_numpy(atoms), axis, len(shape)))
+            atoms = self._left_on.get((name, axis))
+            if atoms is not None and len(atoms) == size > 1:
+                found.append(on_axis(torch.from_numpy(atoms), axis, len(shape)))
         return tuple(found)
 
     def label(self, call: rules.Call) -> list[Labels]:
@@ -197,6 +195,16 @@ class Checker:
         if id(factor) not in self._remainders:
             self._remainders[id(factor)] = factor, _without_removed(factor, self._stays)
         return self._remainders[id(factor)][1]
+
+
+def _left_on_axes(trace: Trace, stays: Kept) -> dict[tuple[str, int], Atoms]:
+    """Return the atoms that stay of every axis of a parameter or buffer."""
+    atoms = np.flatnonzero(stays)
+    starts = np.searchsorted(atoms, [a.first for a in trace.axes])
+    ends = np.searchsorted(atoms, [a.first + a.size for a in trace.axes])
+    return {
+        (a.tensor, a.axis): atoms[start:end] for a, start, end in zip(trace.axes, starts, ends, strict=True)
+    }
 
 
 def _has_single_channels(call: rules.Call) -> bool:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.utils.weight_norm import WeightNorm as WeightNormHook
 
 from slimilar.graph.groups import Grouping
 from slimilar.graph.records import Trace, WeightNorm
 from slimilar.surgery.branches import norm_behind
 from slimilar.surgery.channel_selection import select_from
+from slimilar.surgery.module_sizes import describe, recompute_weights, set_number
 from slimilar.surgery.removed_branches import Stand, replace_branches
 from slimilar.utils.modules import copy_with, named_modules, named_tensors, on_meta
 
@@ -179,7 +178,7 @@ def _by_tensor(indices: AxisIndex) -> dict[str, dict[int, NDArray[np.int64]]]:
 def update_sizes(small: nn.Module, surgery: Surgery) -> None:
     """Make the modules of a model with smaller tensors agree with them."""
     for (module, attribute, item), value in surgery.numbers.items():
-        _set_number(small.get_submodule(module), attribute, item, value)
+        set_number(small.get_submodule(module), attribute, item, value)
     for name, index in surgery.selections.items():
         norm = small.get_submodule(name)
         held = next(iter(norm.state_dict().values()))
@@ -191,7 +190,7 @@ def update_sizes(small: nn.Module, surgery: Surgery) -> None:
     if training:
         small.eval()  # looking at a weight under spectral_norm changes it in training
     for part in parts:
-        _recompute_weights(part)
+        recompute_weights(part)
         describe(part)
     for part in training:
         vars(part)["training"] = True
@@ -204,58 +203,6 @@ def add_bias(module: Any) -> None:
     if module.bias is None:
         size = weight.shape[1] * module.groups if getattr(module, "transposed", False) else weight.shape[0]
         module.bias = nn.Parameter(weight.new_zeros(size), requires_grad=weight.requires_grad)
-
-
-def _set_number(module: nn.Module, attribute: str, item: int | None, value: int) -> None:
-    if item is None:
-        setattr(module, attribute, value)
-        return
-    held = getattr(module, attribute)
-    setattr(module, attribute, type(held)(value if i == item else v for i, v in enumerate(held)))
-
-
-def _recompute_weights(module: nn.Module) -> None:
-    """Compute weights again that a hook of torch's older weight_norm computes before every forward."""
-    for hook in module._forward_pre_hooks.values():
-        if isinstance(hook, WeightNormHook):
-            setattr(module, hook.name, hook.compute_weight(module))
-
-
-def describe(module: nn.Module) -> None:
-    """Set the attributes in which a standard module states its own size."""
-    for function in _descriptions(type(module)):  # type: ignore[arg-type]  # mypy asks instances for a hash
-        for name, value in function(module).items():
-            if getattr(module, name, None) != value:
-                setattr(module, name, value)
-
-
-@cache
-def _descriptions(kind: type) -> list[Callable[[Any], dict[str, Any]]]:
-    return [function for kinds, function in _DESCRIBE if issubclass(kind, kinds)]
-
-
-def _conv(m: Any) -> dict[str, Any]:
-    a, b = m.weight.shape[0], m.weight.shape[1] * m.groups
-    return {"in_channels": a, "out_channels": b} if m.transposed else {"in_channels": b, "out_channels": a}
-
-
-def _norm(m: Any) -> dict[str, Any]:
-    held = m.weight if m.weight is not None else m.running_mean
-    return {} if held is None else {"num_features": held.shape[0]}
-
-
-def _layer_norm(m: Any) -> dict[str, Any]:
-    return {} if m.weight is None else {"normalized_shape": tuple(m.weight.shape)}
-
-
-_DESCRIBE: list[tuple[Any, Callable[[Any], dict[str, Any]]]] = [
-    (nn.modules.conv._ConvNd, _conv),
-    (nn.Linear, lambda m: {"out_features": m.weight.shape[0], "in_features": m.weight.shape[1]}),
-    (nn.modules.batchnorm._NormBase, _norm),
-    (nn.GroupNorm, lambda m: {} if m.weight is None else {"num_channels": m.weight.shape[0]}),
-    (nn.LayerNorm, _layer_norm),
-    (nn.PReLU, lambda m: {"num_parameters": m.weight.shape[0]}),
-]
 
 
 def operate_on_meta(model: nn.Module, surgery: Surgery) -> nn.Module:

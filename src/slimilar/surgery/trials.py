@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 import numpy as np
+from torch import nn
 
 from slimilar.graph import rules
 from slimilar.graph.labels import Atoms
@@ -21,13 +22,13 @@ from slimilar.surgery.rewrite import Kept
 _NARROW = 8  # units: groups narrower than this lose too few to be told apart by their numbers
 
 
-def trials(structure: Structure) -> Iterator[Kept]:
+def trials(model: nn.Module, structure: Structure) -> Iterator[Kept]:
     """Yield what stays in each trial: first some of every group, then groups apart from each other."""
     runs = _runs(structure)
     first = _remove_some(structure, runs)
     yield first
     narrow = {g for g, group in enumerate(structure.grouping.groups) if group.width < _NARROW}
-    apart = sorted(narrow | _with_known_width(structure))
+    apart = sorted(narrow | _with_known_width(model, structure))
     turns = max((len(runs.get(g, [])) for g in narrow), default=1)
     for turn in range(min(max(1, turns), _NARROW)) if apart else ():
         single = _remove_one(structure, runs, turn)
@@ -60,13 +61,13 @@ def _sides(structure: Structure, apart: list[int]) -> Iterator[Kept]:
             yield (of_unit >> digit) & 1 == bit
 
 
-def _with_known_width(structure: Structure) -> set[int]:
+def _with_known_width(model: nn.Module, structure: Structure) -> set[int]:
     """Return the groups that pass an operator whose arguments hold sizes: these may be another tensor's."""
     grouping, found = structure.grouping, structure.trace
     atoms = [
         factor.numpy().reshape(-1)
         for op in found.ops
-        if _takes_sizes(found, op)
+        if _takes_sizes(found, op) and not _is_torch_layer(model, op.module)
         for value in op.inputs[:1]
         for factor in found.values[value].labels
     ]
@@ -81,6 +82,11 @@ def _takes_sizes(trace: Trace, op: Op) -> bool:
         return False
     before, after = (len(trace.values[v].shape) for v in (op.inputs[0], op.outputs[0]))
     return rules.RULES[op.name] is not rules.view or after >= before
+
+
+def _is_torch_layer(model: nn.Module, path: str) -> bool:
+    """Tell whether a module is one of torch's that takes sizes from its own input only, as a linear layer does."""
+    return type(model.get_submodule(path)) in (nn.Linear, nn.MultiheadAttention, nn.Flatten)
 
 
 def _remove_one(structure: Structure, runs: dict[int, list[Atoms]], turn: int) -> Kept:

@@ -65,9 +65,12 @@ def _errors(
     if dtype is not None:
         original, small = copy_with(original, {}).to(dtype), copy_with(small, {}).to(dtype)
     inputs = random_like(example, dtype, next(iter(small.parameters())).device)
-    base = with_small_images(inputs)
-    error = None if base is None else _error_at(original, small, base, trace, masks)
-    if base is None or error is None:
+    error = None
+    for base in with_small_images(inputs):
+        error = _error_at(original, small, base, trace, masks)
+        if error is not None:
+            break
+    if error is None:
         base, error = inputs, _error_on_example(original, small, inputs, trace, masks)
     errors = {"the example's shape": error}
     for name, other in other_inputs(base):
