@@ -50,6 +50,7 @@ class WithoutNorms(nn.Sequential):
                          nn.Flatten(), nn.Linear(8, 2))
 """
 MINE = ["net.py:MyNetwork", "--weights", "wrapped.pt", "--input", "3x32x32"]
+pytestmark = pytest.mark.timeout(900)  # many processes, each of which imports torch
 PLAIN = ["--mean", "0.5,0.5,0.5", "--std", "0.25,0.25,0.25"]
 
 
@@ -84,7 +85,7 @@ def slimilar(home: Path, *words: str, code: int = 0) -> str:
     environment = {**os.environ, "COLUMNS": "200", "OMP_NUM_THREADS": "1"}
     environment.pop("SLIMILAR_DATA", None)
     done = subprocess.run(
-        [sys.executable, "-m", "slimilar", *words], capture_output=True, text=True, timeout=240, cwd=home,
+        [sys.executable, "-m", "slimilar", *words], capture_output=True, text=True, timeout=600, cwd=home,
         env=environment,
     )  # fmt: skip
     assert done.returncode == code, done.stdout + done.stderr
@@ -214,7 +215,7 @@ def test_the_other_commands(home, small):
     assert "whole and unaltered" in slimilar(home, "inspect", "small/model.safetensors")
     done = subprocess.run(
         f"{shlex.quote(sys.executable)} -m slimilar analyze {shlex.join(MINE)} | head -n 1; echo ${{PIPESTATUS[0]}}",
-        shell=True, executable="/bin/bash", capture_output=True, text=True, timeout=240, cwd=home,
+        shell=True, executable="/bin/bash", capture_output=True, text=True, timeout=600, cwd=home,
     )  # fmt: skip
     assert done.stdout.endswith("0\n")
     assert "Traceback" not in done.stderr
