@@ -173,7 +173,7 @@ def test_weights_in_other_wrappings_and_a_dry_run(home, weights):
         ("prune net.py:MyNetwork --weights wrapped.pt --input 3x32x32 --flops 1.5 -o x", 2, "a share of at most 1"),
         ("prune net.py:MyNetwork --weights wrapped.pt --input 3x32x32 --flops 100G -o x", 2, "nothing would be pruned"),
         ("prune net.py:MyNetwork --weights wrapped.pt --input 3x32x32 --flops 0.5 -o net.py/x", 2, "can be written to"),
-        ("analyze net.py --input 3x32x32", 2, "did you mean net.py:Block, net.py:MyNetwork or net.py:WithoutNorms?"),
+        ("analyze net.py --input 3x32x32", 2, "did you mean net.py:Block, net.py:MyNetwork, net.py:WithoutNorms?"),
         ("analyze wrapped.pt", 2, "path/file.py:MyNetwork --weights wrapped.pt"),
         ("analyze net.py:MyNetwork --weights photos --input 3x32x32", 1, "but is a folder"),
         ("inspect small", 1, "small/model.safetensors"),

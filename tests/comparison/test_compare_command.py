@@ -19,6 +19,7 @@ from typer.testing import CliRunner
 from helpers.comparing import plain
 from slimilar.cli import app
 from slimilar.cli.comparison_source import ComparisonSource
+from slimilar.cli.preprocessing_options import PreprocessingOptions
 from slimilar.comparison import load
 from slimilar.criteria import available, facts
 from slimilar.data import demo_images
@@ -119,7 +120,7 @@ def test_the_command_writes_table_data_and_curves(tmp_path):
 
 
 def test_settings_are_chosen_on_training_images_kept_out():
-    words = ("slimilar:demo", None, (), None, "demo", "auto")
+    words = ("slimilar:demo", None, (), None, "demo", PreprocessingOptions("auto"))
     found, every = ComparisonSource(*words, None, None, 56)(), demo_images("train")
     assert (len(found.train), len(found.test)) == (200, 56)
     both = torch.cat([found.train.images, found.test.images]).flatten(1)

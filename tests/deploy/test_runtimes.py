@@ -40,4 +40,4 @@ def test_engines_compute_what_the_model_computes(engine, pruned):
 def test_engines_are_named():
     assert {"pytorch", "compile", "onnxruntime"} <= set(available())
     with pytest.raises(InvalidInput, match="engine must be one of pytorch"):
-        check_engine("tensorrt")
+        check_engine("caffe")
