@@ -1,34 +1,71 @@
-"""A short fine-tuning after pruning: from a fitted network and from plain removal, at equal cost, by the same recipe.
+"""Fine-tuning after pruning: from a fitted network, from plain removal and from rivals, at equal cost and epochs.
 
-    python benchmarks/finetune.py --data FOLDER [--starts ours,none] [--teacher yes,no] [--runs runs/finetune]
+    python benchmarks/finetune.py --data FOLDER [--networks vgg16-cifar10,...] [--epochs 1,3,10] [--seeds 0]
+    python benchmarks/finetune.py --data FOLDER --choose
 
-VGG-16 on CIFAR-10 at a third of its FLOPs, where the paper fine-tunes for 60 epochs and loses 0.7 points. The recipe is
-`quick` (three epochs, one cycle to 0.01, gradients clipped, crop and flip); a teacher is the network before pruning. It
-trains on the 45,000 training images out of which 1,024 have calibrated the fit; recipes were chosen on the others. A
-run that is stopped is resumed; rows are appended to benchmarks/results/finetune.jsonl, the table is finetune.md.
+CIFAR-10: VGG-16 at a third and ResNet-56 at half of their FLOPs. Networks train on the first 45,000 training images and
+are scored on all test images. `--choose` compares settings on the other 5,000 training images instead, after one pass
+over 9,000; what was best there was entered in `_finetune/tunings.py` by hand, for every start by itself. A run that is
+stopped is resumed. Rows are appended to benchmarks/results/finetune.jsonl (finetune-held-out.jsonl) as soon as they
+are known, the most telling first; the table is finetune.md.
 """
 
 from __future__ import annotations
 
 import argparse
 import time
-from functools import partial
+from dataclasses import dataclass, replace
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 import torch
-from _accuracy.images import FIT, Task, load
+from _accuracy.images import FIT, load
 from _accuracy.methods import METHODS
+from _finetune.table import table
+from _finetune.tunings import CHOSEN, FLOPS, VARIATIONS, Tuning, schedule, trials
 from _results import RESULTS, opened
 from torch import nn
 
 import slimilar
 from slimilar.data import Images, cifar
 from slimilar.models.checkpoints import Pretrained, pretrained
-from slimilar.train import TrainingSettings, evaluate, finetune, recipe
+from slimilar.train import TrainingSettings, evaluate, finetune
 from slimilar.utils.atomic import write_text
+from slimilar.utils.row_ledger import RowLedger
 
-WORDS = {"ours": "chosen by span and fitted", "none": "plain removal by similarity (the paper)"}
+PASS = 9_000  # images of a trial of settings
+
+
+@dataclass(frozen=True, eq=False)
+class Work:
+    """Where everything is."""
+
+    data: Path
+    runs: Path
+    seed: int
+    threads: int
+
+    @cache  # noqa: B019 (lives as long as the program)
+    def network(self, name: str) -> tuple[Pretrained, Images, Images]:
+        """Return a trained network, its training images and its test images."""
+        found = pretrained(name, self.data)
+        train, test = (
+            cifar(found.dataset, split, self.data).normalised(found.normalisation)
+            for split in ("train", "test")
+        )
+        return found, train, test
+
+    @cache  # noqa: B019
+    def pruned(self, name: str, start: str) -> nn.Module:
+        """Return a pruned network; what takes long is made once, and kept beside the runs."""
+        file = self.runs / f"{name}-{FLOPS[name]}-{start}-{self.seed}.safetensors"
+        if file.exists():
+            return slimilar.load(file, pretrained(name, self.data).model)
+        made = METHODS[start][2](load(name, self.data, "held-out", 1, self.seed), FLOPS[name])
+        if start != "torch-pruning":  # which leaves no record of what it removed, and takes a second
+            slimilar.save(made, file)
+        return made
 
 
 def main() -> None:
@@ -36,89 +73,90 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--network", default="vgg16-cifar10")
-    parser.add_argument("--flops", type=float, default=0.33)
-    parser.add_argument("--starts", default="ours,none", help="which networks to start from")
-    parser.add_argument("--teacher", default="yes,no")
+    parser.add_argument("--networks", default=",".join(FLOPS))
+    parser.add_argument("--starts", default="", help="only these, such as auto,none")
+    parser.add_argument("--epochs", default="1,3,10")
+    parser.add_argument("--choose", action="store_true", help="compare settings on held-out training images")
     parser.add_argument("--runs", type=Path, default=Path("runs/finetune"), help="where runs are kept")
-    parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--seeds", default="0")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    ledger = opened(RESULTS / "finetune.jsonl", "benchmarks/_accuracy")
-    found = pretrained(args.network, args.data)
-    for start in args.starts.split(","):
-        for taught in args.teacher.split(","):
-            same = {
-                "network": args.network,
-                "flops": args.flops,
-                "start": start,
-                "teacher": taught == "yes",
-                "seed": args.seed,
-            }
-            ledger.row(same, partial(_tuned, args, found, start, taught == "yes"))
-    write_text(RESULTS / "finetune.md", _table(ledger.rows))
+    networks, starts = args.networks.split(","), [s for s in args.starts.split(",") if s]
+    for seed in map(int, args.seeds.split(",")):
+        work = Work(args.data, args.runs, seed, args.threads)
+        if args.choose:
+            _choose(work, networks, starts)
+        else:
+            _score(work, networks, starts, [int(e) for e in args.epochs.split(",") if e])
+    write_text(RESULTS / "finetune.md", table(_ledger("finetune").rows, _ledger("finetune-held-out").rows))
 
 
-def _tuned(args: argparse.Namespace, found: Pretrained, start: str, taught: bool) -> dict[str, Any]:
+def _ledger(name: str) -> RowLedger:
+    return opened(RESULTS / f"{name}.jsonl", "benchmarks/_accuracy", "benchmarks/_finetune")
+
+
+def _choose(work: Work, networks: list[str], starts: list[str]) -> None:
+    """Compare settings after one pass over a part of the training images, on held-out ones."""
+    ledger = _ledger("finetune-held-out")
+    for network, start, name in trials():
+        if network in networks and (not starts or start in starts):
+            key = {"network": network, "flops": FLOPS[network], "start": start, "tuning": name, "seed": work.seed}
+            ledger.row(key, partial(_trial, work, network, start, VARIATIONS[name]))
+
+
+def _trial(work: Work, network: str, start: str, tuning: Tuning) -> dict[str, Any]:
+    found, train, _ = work.network(network)
+    held_out = train.at(torch.arange(FIT, len(train)))
+    small = work.pruned(network, start)
+    result = finetune(
+        small, train.first(PASS), replace(tuning.recipe, epochs=1), test=held_out, settings=_settings(work, tuning),
+        teacher=None if tuning.teacher is None else found.model,
+    )  # fmt: skip
+    accuracy = {"pruned": _percent(result.start_accuracy), "accuracy": _percent(result.accuracy)}
+    return accuracy | {"training images": PASS, "held-out images": len(held_out), "threads": work.threads}
+
+
+def _score(work: Work, networks: list[str], starts: list[str], epochs: list[int]) -> None:
+    ledger = _ledger("finetune")
+    for network, start, name, length in schedule():
+        if network in networks and length in epochs and (not starts or start in starts):
+            key = {
+                "network": network, "flops": FLOPS[network], "start": start, "tuning": name, "epochs": length,
+                "seed": work.seed,
+            }  # fmt: skip
+            ledger.row(key, partial(_tuned, work, key, CHOSEN[network, start][name]))
+
+
+def _tuned(work: Work, key: dict[str, Any], tuning: Tuning) -> dict[str, Any]:
     """Prune, fine-tune, score on all test images."""
-    train, test = (
-        cifar(found.dataset, split, args.data).normalised(found.normalisation) for split in ("train", "test")
-    )
-    small = _small(args, start)
-    folder = args.runs / f"{args.network}-{args.flops}-{start}-{'taught' if taught else 'alone'}-{args.seed}"
+    found, train, test = work.network(key["network"])
+    folder = work.runs / "-".join(str(value) for value in key.values())
     began, cpu = time.perf_counter(), time.process_time()
     result = finetune(
-        small, train.first(FIT), recipe("quick"), test=test, teacher=found.model if taught else None, folder=folder,
-        resume=True, settings=TrainingSettings(seed=args.seed),
+        work.pruned(key["network"], key["start"]), train.first(FIT), replace(tuning.recipe, epochs=key["epochs"]),
+        test=test, teacher=None if tuning.teacher is None else found.model, folder=folder, resume=True,
+        settings=_settings(work, tuning),
     )  # fmt: skip
     return {
-        "before": _percent(found.model, test),
-        "pruned": round(100 * (result.start_accuracy or 0), 2),
-        "epochs": [round(100 * (r.test_accuracy or 0), 2) for r in result.history],
+        "before": _percent(evaluate(found.model, test).accuracy),
+        "pruned": _percent(result.start_accuracy),
+        "accuracy": _percent(result.accuracy),
         "seconds": round(time.perf_counter() - began),
         "cpu": round(time.process_time() - cpu),
-        "threads": args.threads,
+        "lr": tuning.recipe.lr,
+        "threads": work.threads,
         "training images": FIT,
         "test images": len(test),
     }
 
 
-def _small(args: argparse.Namespace, start: str) -> nn.Module:
-    """Return the pruned network; made once, and kept beside the runs."""
-    file = args.runs / f"{args.network}-{args.flops}-{start}-{args.seed}.safetensors"
-    fresh = pretrained(args.network, args.data).model
-    if not file.exists():
-        task: Task = load(args.network, args.data, "held-out", 1, args.seed)
-        made = METHODS[start][2](task, args.flops)
-        slimilar.save(made, file)
-    return slimilar.load(file, fresh)
+def _settings(work: Work, tuning: Tuning) -> TrainingSettings:
+    return TrainingSettings(seed=work.seed, save_every=200, distillation=tuning.distillation, tensorboard=False)
 
 
-def _percent(model: nn.Module, test: Images) -> float:
-    return round(100 * evaluate(model, test).accuracy, 2)
-
-
-def _table(rows: list[dict[str, Any]]) -> str:
-    lines = [
-        "# A short fine-tuning after pruning",
-        "",
-        "Command: `python benchmarks/finetune.py --data FOLDER`; seeds, versions and commits in the .jsonl file.",
-        "Accuracy in % on all 10,000 test images. Recipe `quick`: three epochs of 45,000 images, one cycle to a",
-        "rate of 0.01, batches of 64, gradients clipped to a norm of 1, crop and flip. One seed. The paper loses",
-        "0.7 points at this cut, after 60 epochs.",
-        "",
-        "| network | FLOPs left | start | teacher | before | pruned | after 1 | 2 | 3 epochs | lost | CPU minutes |",
-        "|---|---|---|---|---|---|---|---|---|---|---|",
-    ]
-    for r in sorted(rows, key=lambda r: -r["epochs"][-1]):
-        epochs = " | ".join(f"{e:.2f}" for e in r["epochs"])
-        lines.append(
-            f"| {r['network']} | {r['flops']:.0%} | {WORDS[r['start']]} | {'yes' if r['teacher'] else 'no'} | "
-            f"{r['before']:.2f} | {r['pruned']:.2f} | {epochs} | {r['before'] - r['epochs'][-1]:.2f} | "
-            f"{r['cpu'] / 60:.0f} |"
-        )
-    return "\n".join(lines) + "\n"
+def _percent(share: float | None) -> float:
+    return round(100 * (share or 0), 2)
 
 
 if __name__ == "__main__":

@@ -23,7 +23,8 @@ class Recipe:
     counts the images of all processes together. ``ema`` is the decay of the averaged weights, None for no
     average. ``clip`` is the largest norm of a step's gradient; a larger one is scaled down. With
     ``freeze_statistics`` batch norms keep and use their means and variances, while scales and shifts are trained.
-    Few and small batches estimate the statistics worse than a fit to images has left them.
+    Few and small batches estimate the statistics worse than a fit to images has left them. ``dropout=False`` turns
+    dropout layers off in training: a pruned network has little to spare, and a fit was made without them.
     """
 
     epochs: int
@@ -38,6 +39,7 @@ class Recipe:
     ema: float | None = None
     clip: float | None = None
     freeze_statistics: bool = False
+    dropout: bool = True
 
     def __post_init__(self) -> None:
         problems = {
@@ -64,10 +66,8 @@ class Recipe:
         >>> "freeze_statistics" in RECIPES["quick"].terms()
         False
         """
-        found = asdict(self)
-        if not self.freeze_statistics:
-            del found["freeze_statistics"]
-        return found
+        later = {"freeze_statistics": False, "dropout": True}
+        return {name: value for name, value in asdict(self).items() if later.get(name) is not value}
 
     def learning_rate(self, epoch: float) -> float:
         """Return the learning rate after ``epoch`` epochs; fractions of an epoch count where it is smooth.

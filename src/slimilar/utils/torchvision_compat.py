@@ -3,7 +3,8 @@
 PyPI's torchvision is built for CUDA. Beside a CPU build of torch its compiled part cannot be loaded, and its
 Python part then stops at ``operator torchvision::nms does not exist``, although models and datasets need no
 compiled operator at all. Declaring the two operators it looks up is enough. timm imports torchvision, so call
-``import_torchvision()`` before ``import timm``.
+``import_torchvision()`` before ``import timm``; ultralytics does too, and gets a ``nms`` in PyTorch, by which its
+detectors choose boxes.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import threading
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from slimilar.errors import InvalidInput
 
@@ -37,6 +39,8 @@ def import_torchvision(module: str = "torchvision") -> Any:
             if "torchvision::" not in str(error):
                 raise
             _declare_missing_operators()
+            ops = importlib.import_module("torchvision.ops")
+            ops.nms = ops.boxes.nms = greedy_nms
         except ModuleNotFoundError as error:
             raise InvalidInput(f"{module} is not installed; run: pip install 'slimilar[vision]'") from error
         return importlib.import_module(module)
@@ -48,3 +52,26 @@ def _declare_missing_operators() -> None:
         if not hasattr(torch.ops.torchvision, name):
             library.define(schema)
     _declared.append(library)
+
+
+def greedy_nms(boxes: Tensor, scores: Tensor, iou_threshold: float) -> Tensor:
+    """Return the boxes to keep, the best first: as ``torchvision.ops.nms``, without compiled operators.
+
+    >>> boxes = torch.tensor([[0.0, 0, 10, 10], [1, 0, 10, 10], [20, 20, 30, 30]])
+    >>> greedy_nms(boxes, torch.tensor([0.8, 0.9, 0.7]), 0.5)
+    tensor([1, 2])
+    """
+    left = scores.argsort(descending=True, stable=True)
+    kept = []
+    while len(left):
+        kept.append(left[:1])
+        left = left[1:][_overlap(boxes[left[:1]], boxes[left[1:]]) <= iou_threshold]
+    return torch.cat(kept) if kept else left
+
+
+def _overlap(one: Tensor, others: Tensor) -> Tensor:
+    """Return the intersection over union of one box with others."""
+    sides = (torch.minimum(one[:, 2:], others[:, 2:]) - torch.maximum(one[:, :2], others[:, :2])).clamp(min=0)
+    shared = sides.prod(1)
+    area, areas = ((b[:, 2:] - b[:, :2]).prod(1) for b in (one, others))
+    return shared / (area + areas - shared)

@@ -1,0 +1,1 @@
+"""The parts of the fine-tuning benchmark: starts, tunings and the table."""

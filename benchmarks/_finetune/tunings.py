@@ -1,0 +1,57 @@
+"""The ways to fine-tune that are compared, the variations their settings were chosen among, and the order of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from itertools import product
+
+from slimilar.train import Distillation, Recipe, recipe
+
+FLOPS = {"vgg16-cifar10": 0.33, "resnet56-cifar10": 0.5}
+RIVALS = ("none", "grail", "torch-pruning", "folding")
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """A recipe, and how much is learnt from the network before pruning: None nothing, 1 all and no labels."""
+
+    recipe: Recipe
+    teacher: float | None = None
+
+    @property
+    def distillation(self) -> Distillation:
+        """The weight of the teacher's scores."""
+        return Distillation() if self.teacher is None else Distillation(weight=self.teacher)
+
+
+QUICK = recipe("quick")
+_FROZEN = replace(QUICK, freeze_statistics=True)
+_CALM = replace(_FROZEN, dropout=False)
+VARIATIONS = {  # what is chosen among
+    **{f"plain {lr}": Tuning(replace(QUICK, lr=lr)) for lr in (0.01, 0.03)},
+    **{f"taught {lr}": Tuning(replace(QUICK, lr=lr), 0.7) for lr in (0.01, 0.03)},
+    "frozen, dropout 0.003": Tuning(replace(_FROZEN, lr=0.003), 0.7),
+    **{f"frozen {lr}": Tuning(replace(_CALM, lr=lr), 0.7) for lr in (0.003, 0.01, 0.03)},
+}
+_TRIALS = {  # by start, the most telling first
+    "auto": ("frozen 0.003", "frozen 0.01", "frozen, dropout 0.003", "frozen 0.03"),
+    "none": ("plain 0.01", "plain 0.03", "taught 0.03"),
+    "grail": ("plain 0.01", "plain 0.03", "frozen 0.003"),
+}
+
+
+def trials() -> Iterator[tuple[str, str, str]]:
+    """Yield network, start and variation of every trial."""
+    for network, (start, names) in product(FLOPS, _TRIALS.items()):
+        yield from ((network, start, name) for name in names)
+
+
+CHOSEN: dict[tuple[str, str], dict[str, Tuning]] = {}
+
+
+def schedule() -> Iterator[tuple[str, str, str, int]]:
+    """Yield network, start, tuning and epochs of every run, the most telling first."""
+    for length, network in product((1, 3, 10), FLOPS):
+        for start in ("auto", "none", "grail"):
+            yield from ((network, start, name, length) for name in CHOSEN.get((network, start), ()))

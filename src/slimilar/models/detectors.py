@@ -1,0 +1,54 @@
+"""Detectors of ultralytics, as networks whose every operator can be replayed on images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
+from slimilar.errors import InvalidInput
+
+_FEATURES = "feats"  # what the head reads: no output, or the neck would have to keep its widths
+
+
+class RawPredictions(nn.Module):
+    """A detector up to what its head predicts: boxes, scores, and masks, keypoints or angles where it has them.
+
+    The head decodes boxes in Python, by anchors that it keeps from call to call, and returns what it reads, too. Prune
+    this module instead, with calibration images, and use the pruned `detector` inside of it:
+
+        small = slimilar.prune(RawPredictions(yolo.model), images[:1], flops=0.6, calibration=images)
+        yolo.model = small.model.detector.eval()
+
+    `detector` is the module that ``YOLO(...).model`` holds; it is copied by pruning, and not changed.
+    """
+
+    def __init__(self, detector: nn.Module) -> None:
+        super().__init__()
+        layers = getattr(detector, "model", None)
+        if not isinstance(layers, nn.Sequential) or not hasattr(layers[-1], "stride"):
+            raise InvalidInput(
+                "detector must be the module of an ultralytics network with a head for boxes, as YOLO(...).model, got "
+                f"{type(detector).__name__}"
+            )
+        self.detector = detector
+
+    def forward(self, images: Tensor) -> list[Tensor]:
+        """Return the predictions of all anchors, not decoded."""
+        layers: Any = self.detector.model
+        layers[-1].training = True  # the head alone: its batch norms stay as they are
+        return list(_predictions(self.detector(images)))
+
+
+def _predictions(found: Any) -> Iterator[Tensor]:
+    """Yield the tensors of nested results, without the features they were computed from."""
+    if isinstance(found, Tensor):
+        yield found
+    elif isinstance(found, Mapping):
+        for name, value in found.items():
+            if name != _FEATURES:
+                yield from _predictions(value)
+    elif isinstance(found, list | tuple):
+        for value in found:
+            yield from _predictions(value)
