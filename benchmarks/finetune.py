@@ -4,9 +4,9 @@
     python benchmarks/finetune.py --data FOLDER --choose
 
 CIFAR-10: VGG-16 at a third and ResNet-56 at half of their FLOPs. Networks train on the first 45,000 training images and
-are scored on all test images. `--choose` compares settings on the other 5,000 training images instead, after one pass
-over 9,000; what was best there was entered in `_finetune/tunings.py` by hand, for every start by itself. A run that is
-stopped is resumed. Rows are appended to benchmarks/results/finetune.jsonl (finetune-held-out.jsonl) as soon as they
+are scored on all test images. `--choose` compares settings on 2,000 of the other training images instead, after one
+pass over 4,500; what was best there was entered in `_finetune/tunings.py` by hand, for every start by itself. A run
+that is stopped is resumed. Rows are appended to benchmarks/results/finetune.jsonl (finetune-held-out.jsonl) as soon as they
 are known, the most telling first; the table is finetune.md.
 """
 
@@ -34,7 +34,7 @@ from slimilar.train import TrainingSettings, evaluate, finetune
 from slimilar.utils.atomic import write_text
 from slimilar.utils.row_ledger import RowLedger
 
-PASS = 9_000  # images of a trial of settings
+PASS, HELD_OUT = 4_500, 2_000  # images that a trial of settings trains on, and is scored on
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,13 +101,19 @@ def _choose(work: Work, networks: list[str], starts: list[str]) -> None:
     ledger = _ledger("finetune-held-out")
     for network, start, name in trials():
         if network in networks and (not starts or start in starts):
-            key = {"network": network, "flops": FLOPS[network], "start": start, "tuning": name, "seed": work.seed}
+            key = {
+                "network": network,
+                "flops": FLOPS[network],
+                "start": start,
+                "tuning": name,
+                "seed": work.seed,
+            }
             ledger.row(key, partial(_trial, work, network, start, VARIATIONS[name]))
 
 
 def _trial(work: Work, network: str, start: str, tuning: Tuning) -> dict[str, Any]:
     found, train, _ = work.network(network)
-    held_out = train.at(torch.arange(FIT, len(train)))
+    held_out = train.at(torch.arange(FIT, FIT + HELD_OUT))
     small = work.pruned(network, start)
     result = finetune(
         small, train.first(PASS), replace(tuning.recipe, epochs=1), test=held_out, settings=_settings(work, tuning),
@@ -125,7 +131,7 @@ def _score(work: Work, networks: list[str], starts: list[str], epochs: list[int]
                 "network": network, "flops": FLOPS[network], "start": start, "tuning": name, "epochs": length,
                 "seed": work.seed,
             }  # fmt: skip
-            ledger.row(key, partial(_tuned, work, key, CHOSEN[network, start][name]))
+            ledger.row(key, partial(_tuned, work, key, CHOSEN[start][name]))
 
 
 def _tuned(work: Work, key: dict[str, Any], tuning: Tuning) -> dict[str, Any]:
@@ -152,7 +158,9 @@ def _tuned(work: Work, key: dict[str, Any], tuning: Tuning) -> dict[str, Any]:
 
 
 def _settings(work: Work, tuning: Tuning) -> TrainingSettings:
-    return TrainingSettings(seed=work.seed, save_every=200, distillation=tuning.distillation, tensorboard=False)
+    return TrainingSettings(
+        seed=work.seed, save_every=200, distillation=tuning.distillation, tensorboard=False
+    )
 
 
 def _percent(share: float | None) -> float:

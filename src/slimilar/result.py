@@ -25,6 +25,7 @@ class Result:
     surgery: Surgery  # what was done to the original, as plain data
     error: float | None  # largest relative difference from the masked original; None if not verified
     reconstruction: str = "none"  # how the consumers of removed channels were reconstructed
+    fitted: int = 0  # how many calibration images they were fitted to
     images: Tensor | None = None  # those synthesised for calibration, if any
     latency: MeasuredLatency | None = None  # measured where the target was a latency
     scores: Mapping[str, float] = field(

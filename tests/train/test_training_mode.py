@@ -52,3 +52,19 @@ def test_frozen_statistics_are_those_that_the_steps_use():
     F.cross_entropy(model(images), labels).backward()
     for ours, plain in zip(result.parameters(), model.parameters(), strict=True):
         torch.testing.assert_close(ours, plain - 0.05 * 1.9 * plain.grad, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("dropout", [True, False])
+def test_dropout_is_off_where_a_recipe_says_so(dropout):
+    """Without dropout a step is that of the same network without such a layer."""
+    recipe = Recipe(epochs=1, batch_size=64, lr=0.05, dropout=dropout)
+    dropped, plain = (train(network(rate), TRAIN.first(64), recipe).model for rate in (0.5, 0.0))
+    same = [torch.equal(a, b) for a, b in zip(dropped.parameters(), plain.parameters(), strict=True)]
+    assert all(same) is not dropout
+
+
+def test_recipes_of_older_checkpoints_have_the_same_terms():
+    assert {"freeze_statistics", "dropout"}.isdisjoint(Recipe(epochs=1, batch_size=2, lr=0.1).terms())
+    changed = Recipe(epochs=1, batch_size=2, lr=0.1, freeze_statistics=True, dropout=False).terms()
+    assert changed["freeze_statistics"] is True
+    assert changed["dropout"] is False

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from slimilar.data import ImageFiles, Images, Normalisation, Preprocessing
 
 _ARRAYS = {"x_train": "y_train", "images": "labels", "x": "y", "pictures": "labels", "arr_0": "arr_1"}
+MOST_UNLABELLED = 5_000  # without labels, all images are held in memory
 FEW = 128  # calibration images: fewer fit the reconstruction badly
 
 
@@ -68,6 +69,10 @@ class ImageReader:
             found = self._all(self.labelled(what, "train", limit))
         self._say_count(what, len(found.images))
         return found._replace(images=fitted(found.images, self.opened))
+
+    def unlabelled(self, what: str, limit: int | None = None) -> CalibrationImages:
+        """Return images to learn from a teacher, at most as many as fit into memory well."""
+        return self.calibration(what, limit or MOST_UNLABELLED)
 
     def preprocessing(self, images: Images | ImageFiles | None = None) -> Preprocessing | None:
         """Return the preprocessing to save with a model that was shown some images; None where it is not known."""

@@ -30,6 +30,7 @@ class OpenedModel:
     command: str  # the model and its options, as on a command line
     preprocessing: Preprocessing | None  # None: nothing is known of it
     base: str | None = None  # the Python file that a saved file of this model needs, as in file.py:function
+    fitted: int = 0  # how many calibration images its consumers were fitted to when it was pruned
 
     def example(self, batch: int = 1) -> Any:
         """Return an input for the model: a tensor, or a tuple of them."""
@@ -139,7 +140,11 @@ def _saved(
     known = input_shape(parse(source), model) if source and not stored_shapes else None
     shapes = _known(given or stored_shapes or ((known,) if known else ()), text)
     known_way = stored.preprocessing or _preprocessing(source, model, shapes, None)
-    return OpenedModel(model, shapes, source, command, _fitting(known_way, shapes), _own_file(source))
+    info = {**(stored.info.get("note") or {}), **stored.info}
+    return OpenedModel(
+        model, shapes, source, command, _fitting(known_way, shapes), _own_file(source),
+        int(info.get("fitted images") or 0),
+    )  # fmt: skip
 
 
 def _from_onnx(
@@ -197,6 +202,22 @@ def has_random_weights(text: str) -> bool:
         return False
     first, second = (build(source).state_dict() for _ in range(2))
     return any(not torch.equal(tensor, second[name]) for name, tensor in first.items())
+
+
+def original_with_weights(opened: OpenedModel) -> str | None:
+    """Return the name of the model that a fitted one was pruned from, if that name brings its trained weights."""
+    from slimilar.deploy.sources import parse
+
+    if not opened.fitted or not opened.source or opened.source.endswith(".onnx"):
+        return None
+    source = parse(opened.source)
+    if source.kind != "slimilar" or not source.name.partition("-")[2].startswith(("cifar", "imagenet")):
+        return None
+    try:
+        _published(source.name, None)
+    except DataError:
+        return None
+    return opened.source
 
 
 def _own_file(source: str | None) -> str | None:

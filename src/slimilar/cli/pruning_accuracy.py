@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from slimilar.report import Point
     from slimilar.result import Result
 
-_GENTLE = 0.003  # the learning rate for a model whose consumers were fitted to images
-
 
 @dataclass(frozen=True)
 class MeasuredAccuracy:
@@ -53,6 +51,7 @@ class Accuracy:
     before: float
     test: Images | ImageFiles
     train: Images | ImageFiles | None
+    original: nn.Module
 
     @classmethod
     def of(cls, reader: ImageReader, data: str | None, limit: int | None, training: bool) -> Accuracy | None:
@@ -61,7 +60,8 @@ class Accuracy:
             return None
         test = reader.labelled(data, "test", limit)
         train = reader.labelled(data, "train", limit) if training else None
-        return cls(_score(reader.out, reader.opened.model, test, "the original"), test, train)
+        model = reader.opened.model
+        return cls(_score(reader.out, model, test, "the original"), test, train, model)
 
     def measured(
         self, out: Output, result: Result, epochs: int | None, calibrated: bool, seed: int
@@ -73,11 +73,11 @@ class Accuracy:
             return result, found
         from slimilar.train import TrainingSettings, finetune
 
-        recipe = changed_recipe("quick", epochs, _GENTLE if calibrated else None, calibrated or None)
+        recipe = changed_recipe("reconstructed" if calibrated else "quick", epochs, None)
         with out.working("Fine-tuning") as tell:
             trained = finetune(
                 result.model, self.train, recipe, test=self.test, settings=TrainingSettings(seed=seed),
-                progress=shown(out, tell),
+                teacher=self.original if calibrated else None, progress=shown(out, tell),
             )  # fmt: skip
         return replace(result, model=trained.model), replace(found, finetuned=trained.accuracy)
 

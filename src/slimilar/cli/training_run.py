@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from slimilar.cli.images import ImageReader
 from slimilar.cli.model_source import OpenedModel
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from slimilar.train.settings import Precision
 
 
+PARTS: tuple[Literal["train", "test"], ...] = ("train", "test")
+
+
 class TrainingCommand:
     """One training from the command line: its data, its progress, its result."""
 
@@ -29,6 +32,7 @@ class TrainingCommand:
         data: str | None,
         limit: int | None,
         options: PreprocessingOptions,
+        unlabelled: bool = False,
     ) -> None:
         from slimilar.train.distributed import DistributedContext
 
@@ -37,9 +41,13 @@ class TrainingCommand:
         self.out = out if self.first else Output(quiet=True)
         named = data or _default_data()
         reader = ImageReader(self.out, opened, options)
-        self.images = reader.labelled(named, "train", limit)
-        self.test = reader.labelled(named, "test", limit)
-        self.preprocessing = reader.preprocessing(self.images)
+        self.images: Any
+        if unlabelled:
+            found = reader.unlabelled(named, limit)
+            self.images, self.test, self.preprocessing = found.images, None, found.preprocessing
+        else:
+            self.images, self.test = (reader.labelled(named, part, limit) for part in PARTS)
+            self.preprocessing = reader.preprocessing(self.images)
 
     def __call__(
         self, chosen: Recipe, folder: Path, resume: bool, seed: int,
@@ -69,19 +77,27 @@ class TrainingCommand:
         file = save(
             result.model, folder / "model.safetensors", source=self.opened.source, preprocessing=self.preprocessing,
             inputs=[(1, *shape) for shape in self.opened.shapes],
+            note={"fitted images": self.opened.fitted} if self.opened.fitted else None,
         )  # fmt: skip
         before = (
             []
             if result.start_accuracy is None
             else [["test accuracy before", percent(result.start_accuracy)]]
         )
-        rows = [*before, ["test accuracy", percent(result.accuracy or 0)], ["model", escape(file)]]
+        rows = [*before, _measured(result), ["model", escape(file)]]
         self.out.table(["<", "<"], rows)
         if command := phase.next(file):
             self.out.say(f"Next: [bold]{escape(command)}[/]")
         history = [dataclasses.asdict(epoch) for epoch in result.history]
         start = {} if result.start_accuracy is None else {"start_accuracy": result.start_accuracy}
         self.out.answer({**start, "accuracy": result.accuracy, "history": history, "model": str(file)})
+
+
+def _measured(result: TrainingResult) -> list[str]:
+    """Return the accuracy; without labels, how often the model answers as its teacher in the last epoch."""
+    if result.accuracy is None:
+        return ["agreement with the teacher, on the training images", percent(result.history[-1].accuracy)]
+    return ["test accuracy", percent(result.accuracy)]
 
 
 def precision_of(amp: str) -> Precision:

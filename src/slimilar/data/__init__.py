@@ -8,7 +8,7 @@ from slimilar.data.folder import ImageFiles, image_folder, unlabelled
 from slimilar.data.images import Images, Normalisation
 from slimilar.data.named import dataset
 from slimilar.data.preprocessing import Preprocessing
-from slimilar.data.source import DatasetSource, ImageSource
+from slimilar.data.source import DatasetSource, ImageSource, UnlabelledImages
 
 __all__ = [
     "DatasetSource",
@@ -17,6 +17,7 @@ __all__ = [
     "Images",
     "Normalisation",
     "Preprocessing",
+    "UnlabelledImages",
     "cifar",
     "dataset",
     "demo_images",

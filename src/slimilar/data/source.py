@@ -69,11 +69,46 @@ class DatasetSource:
         return image, label
 
 
-Data = ImageSource | Dataset[Any]
+@dataclass(frozen=True, eq=False)
+class UnlabelledImages:
+    """Images without labels, as ``prune`` takes them for calibration: a tensor (images, channels, height, width).
+
+    A network learns from them what a teacher answers. With ``draws``, half of the images are flipped horizontally.
+
+    >>> UnlabelledImages(torch.zeros(4, 3, 8, 8)).batch(torch.tensor([2, 0]))[1]
+    tensor([-1, -1])
+    """
+
+    images: Tensor
+    flip: bool = True
+    workers: int = 0
+
+    def __post_init__(self) -> None:
+        if self.images.ndim != 4 or not self.images.is_floating_point():
+            got = f"{self.images.dtype} of shape {tuple(self.images.shape)}"
+            raise DataError(
+                "images without labels must be floats (images, channels, height, width), ready for the network, "
+                f"got {got}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def batch(self, indices: Tensor, draws: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        images = self.images[indices.to(self.images.device)]
+        if draws is not None and self.flip:
+            flipped = (draws[:, 2] < 0.5).to(images.device)
+            images = torch.where(flipped[:, None, None, None], images.flip(3), images)
+        return images, torch.full((len(indices),), -1)
+
+
+Data = ImageSource | Dataset[Any] | Tensor
 
 
 def as_image_source(data: Data) -> ImageSource:
-    """Return an ``ImageSource`` unchanged, and a map-style dataset as one."""
+    """Return an ``ImageSource`` unchanged, a map-style dataset or a tensor of images without labels as one."""
+    if isinstance(data, Tensor):
+        return UnlabelledImages(data)
     if hasattr(data, "batch"):
         return cast(ImageSource, data)
     if hasattr(data, "__getitem__") and hasattr(data, "__len__"):

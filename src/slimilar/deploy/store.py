@@ -135,6 +135,7 @@ def _description(result: Result) -> dict[str, Any]:
         "input": [list(shape) for shape in _inputs(result)],
         "criterion": result.plan.criterion,
         "reconstruction": result.reconstruction,
+        **({"fitted images": result.fitted} if result.fitted else {}),
         "threshold": cut.threshold,
         "widths": {g.name: [g.width, cut.widths[g.name]] for g in result.plan.groups},
         "cost": {"before": _cost(cut.before), "after": _cost(cut.cost)},

@@ -18,6 +18,7 @@ from slimilar.planning.latency import MeasuredLatency, cut_within_latency
 from slimilar.planning.plan import Plan
 from slimilar.planning.target import PruningTarget
 from slimilar.reconstruction.apply import SUBSTITUTES, Amended, bias_cost, settle, substituted
+from slimilar.reconstruction.methods import Reconstruction, reconstruction_method
 from slimilar.reconstruction.verify import verify_reconstruction
 from slimilar.result import Result
 from slimilar.surgery.fault import verify_rewrite
@@ -76,7 +77,9 @@ def apply(
         )
         result = _reconstructed(model, example, plan, made, method, verify)
     peak = peak_memory(device_of(model))
-    return replace(result, images=synthesised, latency=latency, peak_memory=peak)
+    by_images = reconstruction_method(result.reconstruction, bool(images)) is Reconstruction.LEAST_SQUARES
+    fitted = len(images) if by_images else 0
+    return replace(result, fitted=fitted, images=synthesised, latency=latency, peak_memory=peak)
 
 
 def check_reconstruction(method: str) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 from torch import nn
 
 from slimilar.data.images import Images
-from slimilar.data.source import Data, ImageSource, as_image_source
+from slimilar.data.source import Data, ImageSource, UnlabelledImages, as_image_source
 from slimilar.errors import InvalidInput, Option, TrainingError
 from slimilar.train.configuration import RunConfiguration
 from slimilar.train.distributed import DistributedContext, placed
@@ -65,7 +65,8 @@ def train(
     """Return a trained copy of ``model`` and the history of its training; ``model`` itself does not change.
 
     ``recipe`` is a name out of ``RECIPES`` or a ``Recipe``. With a ``teacher``, usually the network before
-    pruning, its scores are learnt in addition to the labels.
+    pruning, its scores are learnt in addition to the labels. ``data`` may then be images without labels, a tensor as
+    ``prune`` takes it for calibration: accuracies of the history are agreement with the teacher.
 
     >>> import torch
     >>> from slimilar.data import Images
@@ -78,9 +79,11 @@ def train(
     chosen = recipe_named(recipe) if isinstance(recipe, str) else recipe
     place = None if folder is None else Path(folder).expanduser()
     context = DistributedContext.join(model)
+    source = as_image_source(data)
     configuration = RunConfiguration(
-        _on_device(as_image_source(data), context), chosen, None if test is None else as_image_source(test),
-        None if teacher is None else _frozen(teacher, context), hooks, settings, place, progress,
+        _on_device(source, context), chosen, None if test is None else as_image_source(test),
+        None if teacher is None else _frozen(teacher, context), hooks, _settings(settings, source, teacher), place,
+        progress,
     )  # fmt: skip
     run = TrainingRun(copy.deepcopy(model), configuration, context)
     _resume(run, place, resume)
@@ -96,10 +99,27 @@ def finetune(
     test: Data | None = None,
     **options: Any,
 ) -> TrainingResult:
-    """Fine-tune a pruned network: as ``train``, and the result also holds the accuracy before it."""
+    """Fine-tune a pruned network: as ``train``, and the result also holds the accuracy before it.
+
+    ``recipe="reconstructed"`` is for networks whose consumers were fitted to calibration images: it keeps what the fit
+    kept. ``finetune(result.model, images, "reconstructed", teacher=original)`` needs no labels.
+    """
     start = None if test is None else evaluate(model, test).accuracy
     result = train(model, data, recipe, test=test, **options)
     return dataclasses.replace(result, start_accuracy=start)
+
+
+def _settings(settings: TrainingSettings, data: ImageSource, teacher: nn.Module | None) -> TrainingSettings:
+    """Learn from the teacher alone where there are no labels."""
+    if not isinstance(data, UnlabelledImages):
+        return settings
+    if teacher is None:
+        raise InvalidInput(
+            "images without labels need ",
+            Option("teacher"),
+            ", usually the network before pruning, got none; pass it, or images with labels",
+        )
+    return dataclasses.replace(settings, distillation=dataclasses.replace(settings.distillation, weight=1.0))
 
 
 def _on_device(data: ImageSource, context: DistributedContext) -> ImageSource:

@@ -98,10 +98,10 @@ class TrainingRun:
     def _loss(self, batch: Batch) -> Tensor:
         state, device = self.state, self.context.device
         images = placed(batch.images, device)
-        labels = batch.labels.to(device, non_blocking=True)
         with torch.autocast(device.type, state.dtype, enabled=state.dtype is not None):
             scores = self.wrapped(images)
             teacher_scores = self._teacher_scores(images)
+        labels = self._labels(batch, teacher_scores)
         if state.step == 0:
             _check_scores(scores, getattr(self.configuration.data, "labels", None))
         smoothing, distillation = self.recipe.label_smoothing, self.settings.distillation
@@ -112,6 +112,12 @@ class TrainingRun:
         if self.hooks.regulariser is not None:
             loss = loss + self.hooks.regulariser(state.model)
         return loss
+
+    def _labels(self, batch: Batch, teacher_scores: Tensor | None) -> Tensor:
+        """Return the labels of a batch; the teacher's answers where only those are learnt."""
+        if teacher_scores is not None and self.settings.distillation.weight == 1:
+            return teacher_scores.argmax(1)
+        return batch.labels.to(self.context.device, non_blocking=True)
 
     @torch.no_grad()
     def _teacher_scores(self, images: Tensor) -> Tensor | None:

@@ -39,7 +39,7 @@ def import_torchvision(module: str = "torchvision") -> Any:
             if "torchvision::" not in str(error):
                 raise
             _declare_missing_operators()
-            ops = importlib.import_module("torchvision.ops")
+            ops: Any = importlib.import_module("torchvision.ops")
             ops.nms = ops.boxes.nms = greedy_nms
         except ModuleNotFoundError as error:
             raise InvalidInput(f"{module} is not installed; run: pip install 'slimilar[vision]'") from error

@@ -9,9 +9,15 @@ import typer
 
 from slimilar.cli import options
 from slimilar.cli.destination import folder_for
-from slimilar.cli.model_source import has_random_weights, is_saved, open_model
+from slimilar.cli.model_source import (
+    OpenedModel,
+    has_random_weights,
+    is_saved,
+    open_model,
+    original_with_weights,
+)
 from slimilar.cli.options import Epochs, Limit, Rate, Resume, TrainingData
-from slimilar.cli.output import Output
+from slimilar.cli.output import Output, escape
 from slimilar.cli.preprocessing_options import PreprocessingOptions
 from slimilar.cli.training_run import TrainingCommand, changed_recipe
 from slimilar.errors import InvalidInput
@@ -24,27 +30,40 @@ def finetune(
     model: options.Model,
     data: TrainingData = None,
     recipe: Annotated[
-        str, typer.Option(help="quick, paper-vgg, ...; a wrong name lists them.", metavar="NAME")
-    ] = "quick",
+        str | None,
+        typer.Option(
+            help="reconstructed, quick, paper-vgg, ...; a wrong name lists them. By default reconstructed for models "
+            "of prune --calibrate, quick for others.",
+            metavar="NAME",
+        ),
+    ] = None,
     epochs: Epochs = None,
     lr: Rate = None,
     freeze_statistics: Annotated[
         bool,
         typer.Option(
             "--freeze-statistics",
-            help="Batch norms keep their means and variances; for models of prune --calibrate.",
+            help="Batch norms keep their means and variances, as in the recipe reconstructed.",
         ),
     ] = False,
     teacher: Annotated[
         str | None,
         typer.Option(
-            help="Distil from this model, beside the labels: a name or a saved file. --base applies to it too.",
+            help="Distil from this model, beside the labels: a name or a saved file. --base applies to it too. By "
+            "default the original of a model of prune --calibrate, where its name comes with weights.",
             metavar="MODEL",
         ),
     ] = None,
     teacher_weights: Annotated[
         str | None, typer.Option(help="File of the teacher's weights, or 'default'.", metavar="FILE")
     ] = None,
+    unlabelled: Annotated[
+        bool,
+        typer.Option(
+            "--unlabelled",
+            help="Learn from the teacher alone: --data needs no labels, such as any folder of images.",
+        ),
+    ] = False,
     limit: Limit = None,
     normalise: options.Normalise = "auto",
     mean: options.Mean = None,
@@ -64,18 +83,39 @@ def finetune(
 ) -> None:
     """Fine-tune a pruned model, and show its accuracy before and after.
 
-    For a short run on a model of prune --calibrate, use --freeze-statistics --lr 0.003.
+    A model of prune --calibrate is trained by a recipe that keeps what was fitted.
 
     Example: [bold]slimilar finetune small/model.safetensors --data cifar10.npz --epochs 3[/]
     """
-    opened = open_model(model, weights, input, base).placed(device)
+    output, opened = Output(json, quiet), open_model(model, weights, input, base).placed(device)
     shapes = input or ["x".join(map(str, shape)) for shape in opened.shapes]
-    distilled = _teacher(teacher, teacher_weights, shapes, base, device)
+    named = teacher or original_with_weights(opened)
+    distilled = _teacher(named, teacher_weights, shapes, base, device)
+    if unlabelled and distilled is None:
+        raise InvalidInput("--unlabelled needs a model to learn from, got none; pass --teacher MODEL")
     run = TrainingCommand(
-        Output(json, quiet), opened, data, limit, PreprocessingOptions(normalise, mean, std, resize, crop)
+        output, opened, data, limit, PreprocessingOptions(normalise, mean, std, resize, crop), unlabelled
     )
-    chosen = changed_recipe(recipe, epochs, lr, freeze_statistics or None)
+    chosen = changed_recipe(
+        recipe or _default_recipe(run.out, opened, named), epochs, lr, freeze_statistics or None
+    )
     run(chosen, folder_for(out), resume, seed, tune=True, teacher=distilled, amp=amp)
+
+
+def _default_recipe(out: Output, opened: OpenedModel, teacher: str | None) -> str:
+    """Return the recipe that suits a model, and say which, and why, where it is not the usual one."""
+    if not opened.fitted:
+        return "quick"
+    taught = (
+        f"with {escape(teacher)} as teacher"
+        if teacher
+        else "without a teacher; --teacher MODEL, the original, keeps more accuracy"
+    )
+    out.note(
+        f"recipe reconstructed (batch norms keep their statistics, small rate), because the model was fitted to "
+        f"{opened.fitted} images; {taught}"
+    )
+    return "reconstructed"
 
 
 def _teacher(

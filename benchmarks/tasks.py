@@ -1,0 +1,72 @@
+"""Networks that do not classify: a denoiser, a detector, a segmentation network, a reader; pruned without training.
+
+    python benchmarks/tasks.py --data FOLDER [--tasks denoise,detect,...] [--methods auto,none,grail] [--seeds 0]
+
+FOLDER holds the trained networks and images that `_tasks/` names. Calibration images, images to train on and images to
+score on never meet; nothing was chosen on any of them. Rows are appended to benchmarks/results/tasks.jsonl as soon as
+they are known; the table is tasks.md.
+"""
+
+from __future__ import annotations
+
+import argparse
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from _accuracy.methods import METHODS
+from _results import RESULTS, opened
+from _tasks import denoise, plates, text
+from _tasks.case import Case
+from _tasks.table import table
+from torch import nn
+
+import slimilar
+from slimilar.utils.atomic import write_text
+
+TASKS = {
+    "denoise": denoise.case, "detect": plates.case, "segment": text.segmentation, "read": text.reading,
+}  # fmt: skip
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, required=True)
+    parser.add_argument("--tasks", default=",".join(TASKS))
+    parser.add_argument("--methods", default="auto,none,grail")
+    parser.add_argument("--seeds", default="0", help="of the calibration images, separated by commas")
+    parser.add_argument("--keep", type=Path, help="folder for the pruned networks")
+    parser.add_argument("--threads", type=int, default=1)
+    args = parser.parse_args()
+    torch.set_num_threads(args.threads)
+    ledger = opened(RESULTS / "tasks.jsonl", "benchmarks/_accuracy", "benchmarks/_tasks")
+    for seed in map(int, args.seeds.split(",")):
+        for name in filter(None, args.tasks.split(",")):
+            case = TASKS[name](args.data, seed)
+            same = {"task": name, "network": case.task.name, "seed": seed}
+            ledger.row({**same, "method": "before", "flops": 1.0}, partial(case.score, case.task.model))
+            for method in args.methods.split(","):
+                for flops in case.budgets:
+                    key = {**same, "method": method, "flops": flops}
+                    ledger.row(key, partial(_pruned, case, method, flops, args.keep))
+    write_text(RESULTS / "tasks.md", table(ledger.rows))
+
+
+def _pruned(case: Case, method: str, flops: float, keep: Path | None) -> dict[str, Any]:
+    small = METHODS[method][2](case.task, flops)
+    if keep is not None:
+        slimilar.save(small, keep / f"{case.task.name}-{flops}-{method}-{case.task.seed}.safetensors")
+    return {"flops_left": _left(case, small), "calibration": len(case.task.calibration), **case.score(small)}
+
+
+def _left(case: Case, small: nn.Module) -> float:
+    """Return the share of the FLOPs that is left."""
+    before, after = (slimilar.count(model, case.task.example).flops for model in (case.task.model, small))
+    return round(after / before, 4)
+
+
+if __name__ == "__main__":
+    main()
