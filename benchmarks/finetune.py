@@ -5,9 +5,9 @@
 
 CIFAR-10: VGG-16 at a third and ResNet-56 at half of their FLOPs. Networks train on the first 45,000 training images and
 are scored on all test images. `--choose` compares settings on 2,000 of the other training images instead, after one
-pass over 4,500; what was best there was entered in `_finetune/tunings.py` by hand, for every start by itself. A run
-that is stopped is resumed. Rows are appended to benchmarks/results/finetune.jsonl (finetune-held-out.jsonl) as soon as they
-are known, the most telling first; the table is finetune.md.
+pass over 4,500; the best was entered in `_finetune/tunings.py` by hand, for every start by itself. A run that is
+stopped is resumed. Rows are appended to benchmarks/results/finetune.jsonl (finetune-held-out.jsonl) as soon as they
+are known, the most telling first; the table is finetune.md, made again by `--epochs ""`.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from torch import nn
 
 import slimilar
 from slimilar.data import Images, cifar
-from slimilar.models.checkpoints import Pretrained, pretrained
-from slimilar.train import TrainingSettings, evaluate, finetune
+from slimilar.models.checkpoints import CHECKPOINTS, Pretrained, pretrained
+from slimilar.train import TrainingSettings, finetune
 from slimilar.utils.atomic import write_text
 from slimilar.utils.row_ledger import RowLedger
 
@@ -45,6 +45,7 @@ class Work:
     runs: Path
     seed: int
     threads: int
+    images: int = FIT  # to train on, in every epoch
 
     @cache  # noqa: B019 (lives as long as the program)
     def network(self, name: str) -> tuple[Pretrained, Images, Images]:
@@ -75,20 +76,24 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--networks", default=",".join(FLOPS))
     parser.add_argument("--starts", default="", help="only these, such as auto,none")
+    parser.add_argument("--tunings", default="", help="only these, separated by semicolons")
     parser.add_argument("--epochs", default="1,3,10")
     parser.add_argument("--choose", action="store_true", help="compare settings on held-out training images")
     parser.add_argument("--runs", type=Path, default=Path("runs/finetune"), help="where runs are kept")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seeds", default="0")
+    parser.add_argument("--images", type=int, default=FIT, help="train on so many of the 45,000 images")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    networks, starts = args.networks.split(","), [s for s in args.starts.split(",") if s]
+    networks, starts = args.networks.split(","), [s for s in args.starts.split(",") if s] or list(CHOSEN)
+    tunings = [t for t in args.tunings.split(";") if t] or [t for ways in CHOSEN.values() for t in ways]
+    epochs = [int(e) for e in args.epochs.split(",") if e]
     for seed in map(int, args.seeds.split(",")):
-        work = Work(args.data, args.runs, seed, args.threads)
+        work = Work(args.data, args.runs, seed, args.threads, args.images)
         if args.choose:
             _choose(work, networks, starts)
         else:
-            _score(work, networks, starts, [int(e) for e in args.epochs.split(",") if e])
+            _score(work, (networks, starts, tunings, epochs))
     write_text(RESULTS / "finetune.md", table(_ledger("finetune").rows, _ledger("finetune-held-out").rows))
 
 
@@ -100,7 +105,7 @@ def _choose(work: Work, networks: list[str], starts: list[str]) -> None:
     """Compare settings after one pass over a part of the training images, on held-out ones."""
     ledger = _ledger("finetune-held-out")
     for network, start, name in trials():
-        if network in networks and (not starts or start in starts):
+        if network in networks and start in starts:
             key = {
                 "network": network,
                 "flops": FLOPS[network],
@@ -123,13 +128,15 @@ def _trial(work: Work, network: str, start: str, tuning: Tuning) -> dict[str, An
     return accuracy | {"training images": PASS, "held-out images": len(held_out), "threads": work.threads}
 
 
-def _score(work: Work, networks: list[str], starts: list[str], epochs: list[int]) -> None:
+def _score(work: Work, wanted: tuple[list[str], list[str], list[str], list[int]]) -> None:
+    """Run what is wanted: networks, starts, tunings and epochs."""
     ledger = _ledger("finetune")
-    for network, start, name, length in schedule():
-        if network in networks and length in epochs and (not starts or start in starts):
+    for run in schedule():
+        if all(value in allowed for value, allowed in zip(run, wanted, strict=True)):
+            network, start, name, length = run
             key = {
                 "network": network, "flops": FLOPS[network], "start": start, "tuning": name, "epochs": length,
-                "seed": work.seed,
+                "training images": work.images, "seed": work.seed,
             }  # fmt: skip
             ledger.row(key, partial(_tuned, work, key, CHOSEN[start][name]))
 
@@ -140,19 +147,18 @@ def _tuned(work: Work, key: dict[str, Any], tuning: Tuning) -> dict[str, Any]:
     folder = work.runs / "-".join(str(value) for value in key.values())
     began, cpu = time.perf_counter(), time.process_time()
     result = finetune(
-        work.pruned(key["network"], key["start"]), train.first(FIT), replace(tuning.recipe, epochs=key["epochs"]),
-        test=test, teacher=None if tuning.teacher is None else found.model, folder=folder, resume=True,
+        work.pruned(key["network"], key["start"]), train.first(work.images),
+        replace(tuning.recipe, epochs=key["epochs"]), test=test, teacher=None if tuning.teacher is None else found.model, folder=folder, resume=True,
         settings=_settings(work, tuning),
     )  # fmt: skip
     return {
-        "before": _percent(evaluate(found.model, test).accuracy),
+        "before": _percent(CHECKPOINTS[key["network"]].accuracy),  # on the same images: accuracy.md
         "pruned": _percent(result.start_accuracy),
         "accuracy": _percent(result.accuracy),
         "seconds": round(time.perf_counter() - began),
         "cpu": round(time.process_time() - cpu),
         "lr": tuning.recipe.lr,
         "threads": work.threads,
-        "training images": FIT,
         "test images": len(test),
     }
 

@@ -2,9 +2,9 @@
 
     python examples/classify.py mobilenet_v2 --weights weights.pth --images imagenet --flops 0.75 --epochs 5
 
-`imagenet` has one folder for each class. A few images a class are soon learnt by heart, so every fifth image is held out:
-the epoch that is best there is taken, and none if the pruned network itself is. Labels are used for that choice alone;
-the network learns from what the original answers.
+`imagenet` has one folder for each class. A few images a class are soon learnt by heart, so every fifth image is held
+out: the epoch that is best there is taken, and none if the pruned network itself is. Labels are used for that choice
+alone; the network learns from what the original answers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ from slimilar.utils.torchvision_compat import import_torchvision
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("model")
     parser.add_argument("--weights", type=Path, help="a state dict; random weights without")
     parser.add_argument("--images", type=Path, required=True)
@@ -30,7 +32,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--epochs", type=int, default=5)
     args = parser.parse_args(arguments)
     images = image_folder(args.images)
-    model = import_torchvision("torchvision.models").get_model(args.model, num_classes=len(images.class_names)).eval()
+    model = (
+        import_torchvision("torchvision.models")
+        .get_model(args.model, num_classes=len(images.class_names))
+        .eval()
+    )
     if args.weights:
         model.load_state_dict(torch.load(args.weights, weights_only=True))
     held = torch.arange(len(images)) % 5 == 4
@@ -39,11 +45,15 @@ def main(arguments: list[str] | None = None) -> None:
     small = slimilar.prune(model, calibration[:1], flops=args.flops, calibration=calibration).model
 
     best, kept = evaluate(small, held_out).accuracy, small
-    print(f"original {evaluate(model, held_out).accuracy:.1%}, pruned {best:.1%} of {len(held_out)} held-out images")
+    print(
+        f"original {evaluate(model, held_out).accuracy:.1%}, pruned {best:.1%} of {len(held_out)} held-out images"
+    )
     tuning = replace(recipe("reconstructed"), batch_size=32, lr=0.001)
     unlabelled = TrainingSettings(distillation=Distillation(weight=1.0))
     for epochs in range(1, args.epochs + 1):  # a whole cycle each: the rate ends at zero
-        tuned = finetune(small, train, replace(tuning, epochs=epochs), teacher=model, settings=unlabelled).model
+        tuned = finetune(
+            small, train, replace(tuning, epochs=epochs), teacher=model, settings=unlabelled
+        ).model
         accuracy = evaluate(tuned, held_out).accuracy
         print(f"{epochs} epochs: {accuracy:.1%}")
         if accuracy <= best:

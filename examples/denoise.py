@@ -51,7 +51,9 @@ def distilled(small: nn.Module, original: nn.Module, noisy: Tensor, steps: int) 
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--weights", type=Path, help="random weights without")
     parser.add_argument("--images", type=Path, required=True)
     parser.add_argument("--flops", type=float, default=0.5)

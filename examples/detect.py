@@ -38,7 +38,9 @@ def letterboxed(folder: Path, size: int) -> torch.Tensor:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("model")
     parser.add_argument("--photos", type=Path, required=True, help="unlabelled; 64 or more are good")
     parser.add_argument("--data", help="YAML file of the dataset to train on")
@@ -51,8 +53,7 @@ def main(arguments: list[str] | None = None) -> None:
     network = RawPredictions(yolo.model.float()).eval()
     result = slimilar.prune(network, photos[:1], flops=args.flops, calibration=photos)
     print(result.summary())
-    yolo.model = result.model.detector.eval()
-    yolo.model.criterion = None  # the loss of a checkpoint is on the device that it was trained on
+    yolo.model = result.model.unwrapped()
     yolo.save("small.pt")
     small = YOLO("small.pt")
     if args.epochs:  # at a low rate from the start: the fitted network is near an optimum

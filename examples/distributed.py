@@ -2,8 +2,8 @@
 
     accelerate launch examples/distributed.py --images photos --flops 0.5 --epochs 3
 
-The pruned network is an ordinary module: what trains the original trains it. Here it learns what the original answers, so
-images need no labels. Every process prunes by itself, with the same seed, and gets the same network.
+The pruned network is an ordinary module: what trains the original trains it. Here it learns what the original answers,
+so images need no labels. Every process prunes by itself, with the same seed, and gets the same network.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ from slimilar.train.training_mode import set_training
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--images", type=Path, required=True)
     parser.add_argument("--flops", type=float, default=0.5)
     parser.add_argument("--epochs", type=int, default=3)

@@ -25,7 +25,9 @@ def classes(model: nn.Module, images: Tensor) -> Tensor:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("model")
     parser.add_argument("--weights", type=Path, help="a state dict; random weights without")
     parser.add_argument("--images", type=Path, required=True)

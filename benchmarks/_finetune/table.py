@@ -6,7 +6,10 @@ from statistics import mean, stdev
 from typing import Any
 
 Row = dict[str, Any]
+ALL = 45_000  # images of a whole epoch
+_SETTING = ("network", "flops", "start", "tuning", "epochs", "training images")
 STARTS = {
+    "ours": "span, linear, fitted to 1,024 images (ours, an earlier version)",
     "auto": "prune(), fitted to 1,024 images (ours)",
     "none": "similarity, plain removal (the paper)",
     "grail": "GRAIL, fitted to 1,024 images",
@@ -17,7 +20,8 @@ _READING = """# Fine-tuning after pruning
 
 Command: `python benchmarks/finetune.py --data FOLDER`; rows with seeds, versions and commits in finetune.jsonl.
 Accuracy in % on all 10,000 test images of CIFAR-10, after one cycle of so many epochs of 45,000 training images
-(crop and flip, batches of 64, gradients clipped to a norm of 1). All networks of a block have the same FLOPs.
+(fewer where a row says so; crop and flip, batches of 64, gradients clipped to a norm of 1). All networks of a block
+have the same FLOPs.
 CPU minutes are those of one thread of a shared machine.
 
 - `reconstructed`: the recipe of that name (statistics of batch norms frozen, no dropout, rate 0.003), 70 % of the loss
@@ -43,7 +47,9 @@ def table(rows: list[Row], held_out: list[Row]) -> str:
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     lines += map(_line, sorted(_by_setting(rows), key=_place))
-    choice = [_trial(row) for row in sorted(held_out, key=lambda r: (r["network"], r["start"], -r["accuracy"]))]
+    choice = [
+        _trial(row) for row in sorted(held_out, key=lambda r: (r["network"], r["start"], -r["accuracy"]))
+    ]
     return "\n".join(lines) + "\n" + (_CHOICE + "\n".join(choice) + "\n" if choice else "")
 
 
@@ -51,25 +57,29 @@ def _by_setting(rows: list[Row]) -> list[list[Row]]:
     """Return the rows that differ in nothing but the seed, together."""
     together: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
-        together.setdefault(tuple(row[k] for k in ("network", "flops", "start", "tuning", "epochs")), []).append(row)
+        together.setdefault(
+            tuple(row[k] for k in ("network", "flops", "start", "tuning", "epochs")), []
+        ).append(row)
     return list(together.values())
 
 
 def _place(found: list[Row]) -> tuple[str, int, float]:
-    return found[0]["network"], found[0]["epochs"], -mean(r["accuracy"] for r in found)
+    row = found[0]
+    return row["network"], row["epochs"] * row["training images"], -mean(r["accuracy"] for r in found)
 
 
 def _line(found: list[Row]) -> str:
     row = found[0]
+    whole = row["training images"] == ALL
+    epochs = f"{row['epochs']}" if whole else f"{row['epochs']} of {row['training images']:,} images"
     before, pruned, tuned, cpu = (mean(r[k] for r in found) for k in ("before", "pruned", "accuracy", "cpu"))
     spread = f" ± {stdev(r['accuracy'] for r in found):.2f} ({len(found)} seeds)" if len(found) > 1 else ""
     return (
-        f"| {row['network']} | {row['flops']:.0%} | {row['epochs']} | {STARTS[row['start']]} | {row['tuning']} | "
+        f"| {row['network']} | {row['flops']:.0%} | {epochs} | {STARTS[row['start']]} | {row['tuning']} | "
         f"{before:.2f} | {pruned:.2f} | {tuned:.2f}{spread} | {before - tuned:.2f} | {cpu / 60:.0f} |"
     )
 
 
 def _trial(row: Row) -> str:
-    return (
-        f"| {row['network']} | {STARTS[row['start']]} | {row['tuning']} | {row['pruned']:.2f} | {row['accuracy']:.2f} |"
-    )
+    what = f"{row['network']} | {STARTS[row['start']]} | {row['tuning']}"
+    return f"| {what} | {row['pruned']:.2f} | {row['accuracy']:.2f} |"

@@ -43,7 +43,9 @@ _TRIALS = {  # by start, the most telling first; GRAIL's networks take part in t
 def trials() -> Iterator[tuple[str, str, str]]:
     """Yield network, start and variation of every trial."""
     for network, (start, names) in product(FLOPS, _TRIALS.items()):
-        yield from ((network, start, name) for name in names if "dropout" not in name or network.startswith("vgg"))
+        yield from (
+            (network, start, name) for name in names if "dropout" not in name or network.startswith("vgg")
+        )
 
 
 # Rates as in experiments/results/short_recipe.jsonl, chosen there on held-out training images too.
@@ -57,11 +59,18 @@ CHOSEN: dict[str, dict[str, Tuning]] = {  # by start
     },
     **{start: {"plain": Tuning(_PLAIN), "plain, teacher": Tuning(_PLAIN, 0.7)} for start in RIVALS},
 }
-_FIRST = (("auto", "reconstructed"), ("none", "plain"), ("grail", "plain"), ("auto", "reconstructed, no labels"))
+_FIRST = (
+    ("auto", "reconstructed"),
+    ("none", "plain"),
+    ("grail", "plain"),
+    ("auto", "reconstructed, no labels"),
+)
 
 
 def schedule() -> Iterator[tuple[str, str, str, int]]:
     """Yield network, start, tuning and epochs of every run, the most telling first."""
-    others = [(start, name) for start, names in CHOSEN.items() for name in names if (start, name) not in _FIRST]
+    others = [
+        (start, name) for start, names in CHOSEN.items() for name in names if (start, name) not in _FIRST
+    ]
     for pairs, length, network in product((_FIRST, others), (1, 3, 10), FLOPS):
         yield from ((network, start, name, length) for start, name in pairs)

@@ -106,7 +106,7 @@ def wearing(folder: Path, small: nn.Module) -> Any:
     """Return a detector of ultralytics with the network of a pruned one."""
     worn = yolo(folder / "plates.pt")
     inner: Any = copy.deepcopy(small)
-    worn.model = inner.detector.eval()
+    worn.model = inner.unwrapped()
     return worn
 
 

@@ -33,8 +33,8 @@ calibrate with, to train on and to score on never meet.
 
 - Denoiser: 128 noisy crops of 64 pixels out of 300 training images; scored on centre crops of 160 pixels of Set68.
   The noisy images have 20.2 dB.
-- Detector: 64 photos; scored on 120. A box counts if it overlaps a wanted one by half (IoU 0.5): `precision` and `recall`
-  take the boxes of the network before pruning for the truth, the columns to the right the true plates.
+- Detector: 64 photos; scored on 120. A box counts if it overlaps a wanted one by half (IoU 0.5): `precision` and
+  `recall` take the boxes of the network before pruning for the truth, the columns to the right the true plates.
 - Segmentation and reader: 128 crops around number plates; scored on 120. A plate is read right if all its letters and
   digits are.
 

@@ -107,7 +107,9 @@ def test_detect(photos, tmp_path):
         for file in sorted((photos / "a").iterdir())[:4]:
             Image.open(file).save(tmp_path / "images" / part / file.name)
             (tmp_path / "labels" / part / f"{file.stem}.txt").write_text("0 0.5 0.5 0.4 0.4\n")
-    (tmp_path / "data.yaml").write_text(f"path: {tmp_path}\ntrain: images/train\nval: images/val\nnames: {{0: a}}\n")
+    (tmp_path / "data.yaml").write_text(
+        f"path: {tmp_path}\ntrain: images/train\nval: images/val\nnames: {{0: a}}\n"
+    )
     yolo = ultralytics.YOLO("yolov8n.yaml")
     look_trained(yolo.model)
     yolo.save("full.pt")

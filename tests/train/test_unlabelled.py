@@ -52,4 +52,6 @@ def test_half_of_the_images_are_flipped():
     flipped, kept = UnlabelledImages(images).batch(torch.tensor([3, 1]), draws)[0]
     assert torch.equal(flipped, images[3].flip(2))
     assert torch.equal(kept, images[1])
-    assert torch.equal(UnlabelledImages(images, flip=False).batch(torch.tensor([3]), draws[:1])[0][0], images[3])
+    assert torch.equal(
+        UnlabelledImages(images, flip=False).batch(torch.tensor([3]), draws[:1])[0][0], images[3]
+    )

@@ -16,10 +16,10 @@ class RawPredictions(nn.Module):
     """A detector up to what its head predicts: boxes, scores, and masks, keypoints or angles where it has them.
 
     The head decodes boxes in Python, by anchors that it keeps from call to call, and returns what it reads, too. Prune
-    this module instead, with calibration images, and use the pruned `detector` inside of it:
+    this module instead, with calibration images, and use the pruned detector inside of it:
 
         small = slimilar.prune(RawPredictions(yolo.model), images[:1], flops=0.6, calibration=images)
-        yolo.model = small.model.detector.eval()
+        yolo.model = small.model.unwrapped()
 
     `detector` is the module that ``YOLO(...).model`` holds; it is copied by pruning, and not changed.
     """
@@ -39,6 +39,19 @@ class RawPredictions(nn.Module):
         layers: Any = self.detector.model
         layers[-1].training = True  # the head alone: its batch norms stay as they are
         return list(_predictions(self.detector(images)))
+
+    def unwrapped(self) -> nn.Module:
+        """Return the detector for ultralytics: in evaluation mode, without the loss that a checkpoint brings along.
+
+        Splits that are written with a width of their own for export get the width that there is now.
+        """
+        detector: Any = self.detector.eval()
+        detector.criterion = None  # made again by its trainer, on the device that it trains on
+        for block in detector.modules():
+            if hasattr(block, "forward_split"):
+                block.c = block.cv1.conv.out_channels // 2
+        found: nn.Module = detector
+        return found
 
 
 def _predictions(found: Any) -> Iterator[Tensor]:
