@@ -64,7 +64,7 @@ class Work:
         if file.exists():
             return slimilar.load(file, pretrained(name, self.data).model)
         made = METHODS[start][2](load(name, self.data, "held-out", 1, self.seed), FLOPS[name])
-        if start != "torch-pruning":  # which leaves no record of what it removed, and takes a second
+        if start == "auto":  # others leave no record of what they removed, and take seconds
             slimilar.save(made, file)
         return made
 
@@ -148,8 +148,8 @@ def _tuned(work: Work, key: dict[str, Any], tuning: Tuning) -> dict[str, Any]:
     began, cpu = time.perf_counter(), time.process_time()
     result = finetune(
         work.pruned(key["network"], key["start"]), train.first(work.images),
-        replace(tuning.recipe, epochs=key["epochs"]), test=test, teacher=None if tuning.teacher is None else found.model, folder=folder, resume=True,
-        settings=_settings(work, tuning),
+        replace(tuning.recipe, epochs=key["epochs"]), test=test, folder=folder, resume=True,
+        teacher=None if tuning.teacher is None else found.model, settings=_settings(work, tuning),
     )  # fmt: skip
     return {
         "before": _percent(CHECKPOINTS[key["network"]].accuracy),  # on the same images: accuracy.md
