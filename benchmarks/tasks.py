@@ -4,7 +4,8 @@
 
 FOLDER holds the trained networks and images that `_tasks/` names. Calibration images, images to train on and images to
 score on never meet; nothing was chosen on any of them. Rows are appended to benchmarks/results/tasks.jsonl as soon as
-they are known; the table is tasks.md.
+they are known; the table is tasks.md. `--tasks denoise --methods "" --keep FOLDER --strip docs/images/denoise.png`
+draws the pictures of the documentation.
 """
 
 from __future__ import annotations
@@ -39,6 +40,9 @@ def main() -> None:
     parser.add_argument("--methods", default="auto,none,grail")
     parser.add_argument("--seeds", default="0", help="of the calibration images, separated by commas")
     parser.add_argument("--keep", type=Path, help="folder for the pruned networks")
+    parser.add_argument(
+        "--strip", type=Path, help="draw the pictures of the documentation from kept denoisers"
+    )
     parser.add_argument("--threads", type=int, default=1)
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
@@ -48,7 +52,9 @@ def main() -> None:
             case = TASKS[name](args.data, seed)
             same = {"task": name, "network": case.task.name, "seed": seed}
             ledger.row({**same, "method": "before", "flops": 1.0}, partial(case.score, case.task.model))
-            for method in args.methods.split(","):
+            if args.strip is not None and name == "denoise":
+                denoise.strip(case.task, args.keep, args.strip)
+            for method in filter(None, args.methods.split(",")):
                 for flops in case.budgets:
                     key = {**same, "method": method, "flops": flops}
                     ledger.row(key, partial(_pruned, case, method, flops, args.keep))

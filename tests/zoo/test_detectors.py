@@ -53,6 +53,10 @@ def test_the_page_on_detectors_runs(tmp_path, monkeypatch, capsys):
     code = "\n".join(re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL))
     for told, here in (
         ("(640, 640)", "(64, 64)"),
+        (
+            "flops=0.6, calibration=images",
+            'flops=0.6, calibration=images, criterion="magnitude-l2"',
+        ),  # for time
         ("epochs=10, imgsz=640", FAST),
         ("small.predict(files[0])", "small.predict(files[0], imgsz=64)"),
         ("imgsz=640", "imgsz=64"),

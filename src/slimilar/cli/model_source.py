@@ -210,12 +210,11 @@ def original_with_weights(opened: OpenedModel) -> str | None:
 
     if not opened.fitted or not opened.source or opened.source.endswith(".onnx"):
         return None
-    source = parse(opened.source)
-    if source.kind != "slimilar" or not source.name.partition("-")[2].startswith(("cifar", "imagenet")):
+    if parse(opened.source).kind != "slimilar" or has_random_weights(opened.source):
         return None
     try:
-        _published(source.name, None)
-    except DataError:
+        _built(opened.source, None, opened.shapes, "")
+    except DataError:  # the file of a published network is not here
         return None
     return opened.source
 
