@@ -4,7 +4,8 @@
 
 FOLDER holds the trained networks and images that `_tasks/` names. Calibration images, images to train on and images to
 score on never meet; nothing was chosen on any of them. Rows are appended to benchmarks/results/tasks.jsonl as soon as
-they are known; the table is tasks.md. `--tasks denoise --methods "" --keep FOLDER --strip docs/images/denoise.png`
+they are known; the table is tasks.md. `--tasks detect --methods "" --keep FOLDER --train` trains kept detectors on with
+the trainer of ultralytics. `--tasks denoise --methods "" --keep FOLDER --strip docs/images/denoise.png`
 draws the pictures of the documentation.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 from functools import partial
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +22,13 @@ from _accuracy.methods import METHODS
 from _results import RESULTS, opened
 from _tasks import denoise, plates, text
 from _tasks.case import Case
+from _tasks.plate_training import EPOCHS, RATES, trained
 from _tasks.table import table
 from torch import nn
 
 import slimilar
 from slimilar.utils.atomic import write_text
+from slimilar.utils.row_ledger import RowLedger
 
 TASKS = {
     "denoise": denoise.case, "detect": plates.case, "segment": text.segmentation, "read": text.reading,
@@ -41,6 +45,9 @@ def main() -> None:
     parser.add_argument("--seeds", default="0", help="of the calibration images, separated by commas")
     parser.add_argument("--keep", type=Path, help="folder for the pruned networks")
     parser.add_argument(
+        "--train", action="store_true", help="train kept detectors on, with their own trainer"
+    )
+    parser.add_argument(
         "--strip", type=Path, help="draw the pictures of the documentation from kept denoisers"
     )
     parser.add_argument("--threads", type=int, default=1)
@@ -54,11 +61,19 @@ def main() -> None:
             ledger.row({**same, "method": "before", "flops": 1.0}, partial(case.score, case.task.model))
             if args.strip is not None and name == "denoise":
                 denoise.strip(case.task, args.keep, args.strip)
+            if args.train and name == "detect":
+                _train(args, case, same, ledger)
             for method in filter(None, args.methods.split(",")):
                 for flops in case.budgets:
                     key = {**same, "method": method, "flops": flops}
                     ledger.row(key, partial(_pruned, case, method, flops, args.keep))
     write_text(RESULTS / "tasks.md", table(ledger.rows))
+
+
+def _train(args: argparse.Namespace, case: Case, same: dict[str, Any], ledger: RowLedger) -> None:
+    for flops, method in product(case.budgets[1:], RATES):
+        key = {**same, "method": method, "flops": flops, "epochs": EPOCHS}
+        ledger.row(key, partial(trained, case, args.data, args.keep, method, flops))
 
 
 def _pruned(case: Case, method: str, flops: float, keep: Path | None) -> dict[str, Any]:

@@ -54,9 +54,9 @@ def table(rows: list[Row]) -> str:
 
 
 def _lines(scores: dict[str, str], rows: list[Row]) -> list[str]:
-    together: dict[tuple[float, str], list[Row]] = {}
+    together: dict[tuple[float, str, int], list[Row]] = {}
     for row in sorted(rows, key=lambda r: -r["flops"]):
-        together.setdefault((row["flops"], row["method"]), []).append(row)
+        together.setdefault((row["flops"], row["method"], row.get("epochs", 0)), []).append(row)
     head = ["FLOPs left", "method", *scores.values(), "seconds (CPU)"]
     return [_cells(head), "|---" * len(head) + "|", *(_line(scores, found) for found in together.values())]
 
@@ -64,9 +64,12 @@ def _lines(scores: dict[str, str], rows: list[Row]) -> list[str]:
 def _line(scores: dict[str, str], found: list[Row]) -> str:
     row = found[0]
     words = "before pruning" if row["method"] == "before" else METHODS[row["method"]][1]
+    words += f", then {row['epochs']} epochs of its own trainer" if row.get("epochs") else ""
     seconds, cpu = (mean(r[key] for r in found) for key in ("seconds", "cpu"))
     measured = [_spread([r[name] for r in found]) for name in scores]
-    return _cells([f"{row.get('flops_left', 1.0):.1%}", words, *measured, f"{seconds:.0f} ({cpu:.0f})"])
+    return _cells(
+        [f"{row.get('flops_left', row['flops']):.1%}", words, *measured, f"{seconds:.0f} ({cpu:.0f})"]
+    )
 
 
 def _spread(values: list[float]) -> str:
