@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -128,7 +129,7 @@ def _trial(work: Work, network: str, start: str, tuning: Tuning) -> dict[str, An
     return accuracy | {"training images": PASS, "held-out images": len(held_out), "threads": work.threads}
 
 
-def _score(work: Work, wanted: tuple[list[str], list[str], list[str], list[int]]) -> None:
+def _score(work: Work, wanted: Sequence[Sequence[Any]]) -> None:
     """Run what is wanted: networks, starts, tunings and epochs."""
     ledger = _ledger("finetune")
     for run in schedule():

@@ -24,7 +24,7 @@ def run(*words: object, code: int = 0) -> str:
 
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A demo network that was pruned with its 256 training images."""
+    """A demo network that was pruned with 32 images."""
     folder = tmp_path_factory.mktemp("fitted") / "small"
     run(
         "prune",
@@ -47,16 +47,16 @@ def statistics(file: object) -> dict[str, torch.Tensor]:
 
 
 def test_a_fitted_model_keeps_its_statistics_and_learns_from_the_original(fitted, tmp_path):
-    assert inspect(fitted).info["fitted images"] == 256
+    assert inspect(fitted).info["fitted images"] == 32
     said = run("finetune", fitted, "--data", "demo", "--epochs", 1, "--limit", 64, "-o", tmp_path / "tuned")
     plain = " ".join(said.split())
     assert "recipe reconstructed" in plain
-    assert "fitted to 256 images; with slimilar:demo as teacher" in plain
+    assert "fitted to 32 images; with slimilar:demo as teacher" in plain
     tuned = tmp_path / "tuned" / "model.safetensors"
     before, after = statistics(fitted), statistics(tuned)
     assert before
     assert all(torch.equal(before[name], after[name]) for name in before)
-    assert inspect(tuned).info["note"]["fitted images"] == 256  # so that a further training is gentle too
+    assert inspect(tuned).info["note"]["fitted images"] == 32  # so that a further training is gentle too
 
 
 def test_another_recipe_can_be_named(fitted, tmp_path):
