@@ -60,6 +60,19 @@ class ImageReader:
 
     def calibration(self, what: str, limit: int, labels: bool = False) -> CalibrationImages:
         """Return images for calibration: of a folder, a .npz file or a dataset."""
+        found = self._images(what, limit, labels)
+        self._say_count(what, len(found.images))
+        return found
+
+    def unlabelled(self, what: str, limit: int | None = None) -> CalibrationImages:
+        """Return images to learn from a teacher; all of them are held in memory."""
+        found = self._images(what, limit or MOST_UNLABELLED)
+        count = len(found.images)
+        more = "; --limit takes more" if limit is None and count == MOST_UNLABELLED else ""
+        self.out.note(f"training images: {count} of {escape(what)}, without labels{more}")
+        return found
+
+    def _images(self, what: str, limit: int, labels: bool = False) -> CalibrationImages:
         path = Path(what).expanduser()
         if path.is_dir():
             found = self._folder(path, limit, labels)
@@ -67,12 +80,7 @@ class ImageReader:
             found = self._arrays(path, limit, labels)
         else:
             found = self._all(self.labelled(what, "train", limit))
-        self._say_count(what, len(found.images))
         return found._replace(images=fitted(found.images, self.opened))
-
-    def unlabelled(self, what: str, limit: int | None = None) -> CalibrationImages:
-        """Return images to learn from a teacher, at most as many as fit into memory well."""
-        return self.calibration(what, limit or MOST_UNLABELLED)
 
     def preprocessing(self, images: Images | ImageFiles | None = None) -> Preprocessing | None:
         """Return the preprocessing to save with a model that was shown some images; None where it is not known."""

@@ -140,11 +140,22 @@ def _saved(
     known = input_shape(parse(source), model) if source and not stored_shapes else None
     shapes = _known(given or stored_shapes or ((known,) if known else ()), text)
     known_way = stored.preprocessing or _preprocessing(source, model, shapes, None)
-    info = {**(stored.info.get("note") or {}), **stored.info}
     return OpenedModel(
-        model, shapes, source, command, _fitting(known_way, shapes), _own_file(source),
-        int(info.get("fitted images") or 0),
-    )  # fmt: skip
+        model,
+        shapes,
+        source,
+        command,
+        _fitting(known_way, shapes),
+        _own_file(source),
+        _fitted_images(stored.info),
+    )
+
+
+def _fitted_images(info: dict[str, Any]) -> int:
+    """Return how many images a saved model was fitted to; after fine-tuning, the note says so."""
+    note = info.get("note")
+    found = info.get("fitted images", note.get("fitted images") if isinstance(note, dict) else None)
+    return found if isinstance(found, int) else 0
 
 
 def _from_onnx(

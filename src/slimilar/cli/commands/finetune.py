@@ -89,7 +89,8 @@ def finetune(
     """
     output, opened = Output(json, quiet), open_model(model, weights, input, base).placed(device)
     shapes = input or ["x".join(map(str, shape)) for shape in opened.shapes]
-    named = teacher or original_with_weights(opened)
+    by_default = recipe is None or unlabelled
+    named = teacher or (original_with_weights(opened) if by_default else None)
     distilled = _teacher(named, teacher_weights, shapes, base, device)
     if unlabelled and distilled is None:
         raise InvalidInput("--unlabelled needs a model to learn from, got none; pass --teacher MODEL")
@@ -99,6 +100,8 @@ def finetune(
     chosen = changed_recipe(
         recipe or _default_recipe(run.out, opened, named), epochs, lr, freeze_statistics or None
     )
+    if named and not teacher:
+        run.out.note(f"teacher: {escape(named)}, the model before pruning")
     run(chosen, folder_for(out), resume, seed, tune=True, teacher=distilled, amp=amp)
 
 
@@ -106,15 +109,12 @@ def _default_recipe(out: Output, opened: OpenedModel, teacher: str | None) -> st
     """Return the recipe that suits a model, and say which, and why, where it is not the usual one."""
     if not opened.fitted:
         return "quick"
-    taught = (
-        f"with {escape(teacher)} as teacher"
-        if teacher
-        else "without a teacher; --teacher MODEL, the original, keeps more accuracy"
-    )
     out.note(
-        f"recipe reconstructed (batch norms keep their statistics, small rate), because the model was fitted to "
-        f"{opened.fitted} images; {taught}"
+        "recipe reconstructed (batch norms keep their statistics, small rate), because the model was fitted to "
+        f"{opened.fitted} images"
     )
+    if not teacher:
+        out.note("there is no teacher; --teacher MODEL, the model before pruning, keeps more accuracy")
     return "reconstructed"
 
 
