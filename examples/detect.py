@@ -59,7 +59,7 @@ def main(arguments: list[str] | None = None) -> None:
     if args.epochs:  # at a low rate from the start: the fitted network is near an optimum
         small.train(
             trainer=PrunedTrainer, data=args.data, epochs=args.epochs, imgsz=args.size, optimizer="SGD", lr0=0.001,
-            warmup_epochs=0, plots=False,
+            warmup_epochs=0, plots=False, project=str(Path("runs").absolute()),
         )  # fmt: skip
         small.save("small.pt")
     YOLO("small.pt").export(format="onnx", imgsz=args.size)

@@ -26,18 +26,8 @@ def run(*words: object, code: int = 0) -> str:
 def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A demo network that was pruned with 32 images."""
     folder = tmp_path_factory.mktemp("fitted") / "small"
-    run(
-        "prune",
-        "slimilar:demo",
-        "--flops",
-        "0.4",
-        "--calibrate",
-        "demo",
-        "--criterion",
-        "magnitude-l2",
-        "-o",
-        folder,
-    )
+    few = ["--flops", "0.6", "--calibrate", "demo", "--images", "32", "--criterion", "magnitude-l2"]
+    run("prune", "slimilar:demo", *few, "-o", folder)
     return folder / "model.safetensors"
 
 

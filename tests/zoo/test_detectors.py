@@ -20,7 +20,7 @@ from slimilar.utils.torchvision_compat import import_torchvision
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]  # the library's own warnings
 PAGE = DOCS / "detectors.md"
-FAST = 'epochs=2, imgsz=64, batch=4, workers=0, plots=False, device="cpu", project="runs", name="train"'
+FAST = 'epochs=2, imgsz=64, batch=4, workers=0, plots=False, device="cpu", project=runs, name="train"'
 
 
 def draw(root: Path, count: int) -> None:
@@ -65,7 +65,10 @@ def test_the_page_on_detectors_runs(tmp_path, monkeypatch, capsys):
         assert told in code
         code = code.replace(told, here)
     first, _, rest = code.partition("YOLO(stopped)")
-    found: dict[str, Any] = {"files": sorted(map(str, (tmp_path / "images" / "train").iterdir()))}
+    found: dict[str, Any] = {
+        "runs": str(tmp_path / "runs"),
+        "files": sorted(map(str, (tmp_path / "images" / "train").iterdir())),
+    }
     exec(compile(first.rpartition("\n")[0], PAGE.name, "exec"), found)
     assert "FLOPs" in capsys.readouterr().out
     trained, result = found["small"], found["result"]
