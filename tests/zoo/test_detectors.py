@@ -93,6 +93,7 @@ def test_heads_of_all_tasks_keep_what_they_predict(kind):
     images = torch.rand(16, 3, 64, 64, generator=torch.Generator().manual_seed(0))
     result = slimilar.prune(network, images[:1], flops=0.6, calibration=images, criterion="magnitude-l2")
     wanted, found = network(images), result.model(images)
+    assert not network.detector.model[-1].training  # decodes boxes as before
     assert [t.shape for t in found] == [t.shape for t in wanted]
     assert (
         result.model.detector.model[15].cv2.conv.out_channels

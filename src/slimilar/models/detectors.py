@@ -37,8 +37,12 @@ class RawPredictions(nn.Module):
     def forward(self, images: Tensor) -> list[Tensor]:
         """Return the predictions of all anchors, not decoded."""
         layers: Any = self.detector.model
-        layers[-1].training = True  # the head alone: its batch norms stay as they are
-        return list(_predictions(self.detector(images)))
+        head, mode = layers[-1], layers[-1].training
+        head.training = True  # the head alone: its batch norms stay as they are
+        try:
+            return list(_predictions(self.detector(images)))
+        finally:
+            head.training = mode
 
     def unwrapped(self) -> nn.Module:
         """Return the detector for ultralytics: in evaluation mode, without the loss that a checkpoint brings along.
