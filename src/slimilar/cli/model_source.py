@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -151,7 +151,7 @@ def _saved(
     )
 
 
-def _fitted_images(info: dict[str, Any]) -> int:
+def _fitted_images(info: Mapping[str, Any]) -> int:
     """Return how many images a saved model was fitted to; after fine-tuning, the note says so."""
     note = info.get("note")
     found = info.get("fitted images", note.get("fitted images") if isinstance(note, dict) else None)
