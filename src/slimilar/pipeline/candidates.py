@@ -48,7 +48,7 @@ def held_out_scores(
     """Return for every candidate the divergence from the original on held-out images."""
     seed, parts = images.seed, hold_out(_some(images))
     fit = images.only(torch.cat(parts.fit))
-    settings = Settings(seed=seed, steps=0, effort=3e9, mirror=False, choose="none")
+    settings = Settings(seed=seed, steps=0, rows=3, effort=3e9, mirror=False, choose="none")
     wanted = [_outputs(model, example, batch) for batch in parts.measure]
     found = {}
     for i, candidate in enumerate(candidates):

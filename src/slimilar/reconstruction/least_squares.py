@@ -1,7 +1,7 @@
 """Let every consumer of a removed channel make up for it by least squares, in network order, from images.
 
 Two versions of the network advance side by side over the same images: the original, and the one in which removed
-channels are silent. In front of each consumer both stop; its kernel on the channels that stay is fitted so that what
+channels are zero. In front of each consumer both stop; its kernel on the channels that stay is fitted so that what
 it writes is what the original writes there (on a residual branch: what makes the *stream* the original's); then both
 go on. So each layer corrects what those before it left over.
 """
@@ -97,7 +97,9 @@ class Network:
     narrow: dict[int, Tensor] = field(
         default_factory=dict
     )  # convolution -> the channels of its input that it reads
-    heard: dict[int, Tensor] = field(default_factory=dict)  # consumer operator -> how its outputs are heard
+    fisher: dict[int, Tensor] = field(
+        default_factory=dict
+    )  # consumer operator -> that of its outputs
     kept: Kept = field(default_factory=lambda: np.zeros(0, np.bool_))  # units that stayed in the end
 
 
@@ -120,7 +122,9 @@ def substitute_linear(
     network = Network(dict(tensors), dict(tensors), kept=kept.copy())
     exchange = exchange or Exchange(np.zeros_like(kept), np.zeros_like(kept))
     if exchange.spare.any():
-        network.heard = fisher_weights(program, [s.op for s in consumers], tensors, batches[0], settings.seed)
+        network.fisher = fisher_weights(
+            program, [s.op for s in consumers], tensors, batches[0], settings.seed
+        )
     touched = [s for s in consumers if settings.polish or not _stays(s, kept).all()]
     pairs, waiting, position = [_pair(program, batches[0])], list(batches[1:]), 0
     with torch.no_grad():
@@ -262,10 +266,10 @@ def _fit_patches(
         mixed = exact(standing_in[:, candidates[likely]].reshape(outputs, -1).T)
     prior = exact(weight[:, candidates].reshape(outputs, -1).T)
     scale = prior.new_ones(1) if consumer.norm is None else scale_of(program, network.original, consumer.norm)
-    heard = network.heard.get(consumer.op, torch.ones(outputs)).to(prior)
+    fisher = network.fisher.get(consumer.op, torch.ones(outputs)).to(prior)
     sign = torch.where(scale < 0, -1.0, 1.0).to(prior)
     fixed = torch.from_numpy(seats.fixed)[candidates]
-    choice = ChannelChoice(taps, heard, int(seats.stays.sum()), fixed, likely, mixed)
+    choice = ChannelChoice(taps, fisher, int(seats.stays.sum()), fixed, likely, mixed)
     found = fit(samples, prior, choice, sign, settings.steps, settings.ridge)
     chosen = candidates[found.chosen]
     new = torch.zeros_like(weight)
@@ -318,10 +322,10 @@ def _regression(
     kept, removed = (torch.from_numpy(np.flatnonzero(stays == s)) for s in (True, False))
     if strength is None and len(kept) and len(removed):
         both = [stand_in_statistics(m.count, m.mean(), m.covariance(), kept, removed) for m in parts]
-        loud = exact(weight).movedim(1, 0).flatten(1).square().sum(1)
-        heard = loud[torch.from_numpy(consumer.weight_index)[removed]]
-        zeros = loud.new_zeros(len(kept), len(removed))
-        strength = held_out_strength(both[0], both[1], zeros, heard)[0]
+        power = exact(weight).movedim(1, 0).flatten(1).square().sum(1)
+        power = power[torch.from_numpy(consumer.weight_index)[removed]]
+        zeros = power.new_zeros(len(kept), len(removed))
+        strength = held_out_strength(both[0], both[1], zeros, power)[0]
     mean, covariance = merged(fit, held_out) if whole else (fit.mean(), fit.covariance())
     return regression(mean, covariance, _CAREFUL if strength is None else strength)
 

@@ -14,7 +14,7 @@ from slimilar.calibration.consumers import ConsumerLayer, find_consumers
 from slimilar.calibration.program import Program
 from slimilar.errors import InvalidInput, Option
 from slimilar.graph.groups import Grouping
-from slimilar.reconstruction.channel_mixing import StandIn, absorb, regression, restored, silence
+from slimilar.reconstruction.channel_mixing import StandIn, absorb, regression, restored, zeros_instead
 from slimilar.reconstruction.gaussian import Channels, at_consumers
 from slimilar.reconstruction.least_squares import Exchange, Network, Settings, install, substitute_linear
 from slimilar.reconstruction.methods import Reconstruction
@@ -66,19 +66,19 @@ def _stand_in(
     if how is Reconstruction.MERGE:
         return lambda kept, removed: _merged(consumer, kept, removed, stand_ins)
     if channels is None:
-        return silence
+        return zeros_instead
     mean = channels.expectation()
     spread = channels.covariance() if how is Reconstruction.GAUSSIAN else None
     if spread is not None:
         return regression(mean, spread, 1e-2)
-    return lambda kept, removed: (silence(kept, removed)[0], mean[removed])
+    return lambda kept, removed: (zeros_instead(kept, removed)[0], mean[removed])
 
 
 def _merged(
     consumer: ConsumerLayer, kept: Tensor, removed: Tensor, stand_ins: StandIns
 ) -> tuple[Tensor, Tensor]:
     """Let each removed position be read from the same place of the unit that stands in for it (Eq. 6)."""
-    matrix, constant = silence(kept, removed)
+    matrix, constant = zeros_instead(kept, removed)
     column = {int(p): i for i, p in enumerate(kept)}
     for row, p in enumerate(removed.tolist()):
         unit = int(consumer.units[p])
