@@ -50,7 +50,7 @@ LARGEST = 6000  # unknowns of one output channel; beyond, only channels are mixe
 class Settings:
     """How to fit."""
 
-    form: str = "patch"  # "patch": whole kernels; "mix": one matrix between channels
+    form: str = "patch"  # "patch": whole kernels; "mix": one matrix between channels; "quick": whole ones of one tap
     ridge: float | None = None  # times the mean variance; without it, by held-out images
     prior: str = (
         "mix"  # what the ridge pulls to: "kernel", as it was; "mix": with stand-ins for removed channels
@@ -216,7 +216,8 @@ def _fit(
         ~np.append(exchange.loose, False)[consumer.units],
     )
     unknowns = int((stays | seats.spare).sum()) * (weight[0, 0].numel() if conv else 1)
-    if (conv or linear) and 0 < unknowns <= LARGEST and settings.form == "patch":
+    whole = settings.form == "patch" or (settings.form == "quick" and unknowns <= weight.shape[1])
+    if (conv or linear) and 0 < unknowns <= LARGEST and whole:
         new, shift, now = _fit_patches(program, network, pairs, consumer, weight, seats, settings, conv)
         inner = consumer.units >= 0
         network.kept[consumer.units[inner]] = now[inner]

@@ -51,6 +51,11 @@ class Statistics:
         """Return the statistics with combinations of the targets instead of them."""
         return replace(self, target=self.target @ mix, cross=self.cross @ mix)
 
+    def single(self) -> Statistics:
+        """Return the same numbers in float32."""
+        parts = self.mean, self.target, self.covariance, self.cross
+        return Statistics(self.count, *(t.float() for t in parts))
+
 
 def stand_in_statistics(
     count: int, mean: Tensor, covariance: Tensor, kept: Tensor, removed: Tensor
@@ -101,6 +106,10 @@ class Comparison:
             self.fit.combined(mix), self.held_out.combined(mix), self.prior @ mix, mix.new_ones(_COMBINATIONS)
         )
 
+    def single(self) -> Comparison:
+        """Return the same in float32, in which a grid of powers of ten can be told apart."""
+        return Comparison(self.fit.single(), self.held_out.single(), self.prior.float(), self.weight.float())
+
     def error(self, strength: float) -> float:
         """Return the held-out error of the kernel that is fitted with a ridge; infinite where that is too weak."""
         inside = self.fit.covariance.clone()
@@ -130,14 +139,14 @@ def held_out_strength(
 
     Outputs count by `weight`. The error is up to the variance of the targets, which no kernel changes.
     """
-    return _descend(Comparison(fit, held_out, prior, weight).combined().error)
+    return _descend(Comparison(fit, held_out, prior, weight).combined().single().error)
 
 
 def held_out_error(
     fit: Statistics, held_out: Statistics, prior: Tensor, weight: Tensor, strength: float
 ) -> float:
     """Return the held-out error of the kernel that is fitted with a ridge; infinite where that is too weak."""
-    return Comparison(fit, held_out, prior, weight).combined().error(strength)
+    return Comparison(fit, held_out, prior, weight).combined().single().error(strength)
 
 
 def leave_one_out_strength(x: Tensor, y: Tensor, prior: Tensor, weight: Tensor) -> float:
