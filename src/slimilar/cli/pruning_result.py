@@ -56,7 +56,7 @@ def write(
         written["plan"] = write_text(places["plan"], text)
         written["report"] = write_report(
             places["report"], result.plan, model=opened.model, title=opened.title,
-            source=command_of(opened, found.options), cut=result.cut, points=accuracy.points(result),
+            source=command_of(opened, found), cut=result.cut, points=accuracy.points(result),
         )  # fmt: skip
         written["recipe"] = write_recipe(places["recipe"], recipe, model)
     return written

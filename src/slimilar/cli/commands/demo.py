@@ -12,9 +12,11 @@ from slimilar.cli import options
 from slimilar.cli.commands.prune import pruned
 from slimilar.cli.confidence import wilson
 from slimilar.cli.destination import folder_for
+from slimilar.cli.model_options import Device
 from slimilar.cli.model_source import OpenedModel, open_model
 from slimilar.cli.output import Output, ProgressDisplay, bar, escape, less, percent
-from slimilar.cli.plans import Planned, PlanOptions, make_plan
+from slimilar.cli.plan_options import PlanOptions
+from slimilar.cli.plans import Planned, make_plan
 from slimilar.cli.pruning_result import FILES
 
 if TYPE_CHECKING:
@@ -51,12 +53,12 @@ class DemoRow:
 
 
 def demo(
+    *,
     out: options.Out = Path("slimilar-demo"),
     seconds: Annotated[float, typer.Option(help="How long to measure time.", min=0, metavar="SECONDS")] = 4.0,
     seed: options.Seed = 0,
-    device: options.Device = "auto",
-    json: options.Json = False,
-    quiet: options.Quiet = False,
+    device: Device = "auto",
+    output: Output,
 ) -> None:
     """Prune a trained CIFAR-10 network in four ways and measure its accuracy and speed. Offline, about a minute.
 
@@ -64,7 +66,7 @@ def demo(
     """
     from slimilar.data import demo_images
 
-    output, folder = Output(json, quiet), folder_for(out)
+    folder = folder_for(out)
     opened = open_model(SOURCE).placed(device)
     test, shown = demo_images("test"), demo_images("train").tensor()
     plan = make_plan(output, opened, PlanOptions())
@@ -143,9 +145,13 @@ class _Demo:
 
         done = SHARES.index(share) * len(HOW) + list(HOW).index(how)
         tell.stage(f"pruning to {share:.0%} of the FLOPs: {HOW[how]}", done, len(SHARES) * len(HOW))
-        chosen = PlanOptions(reconstruction="none" if how == REMOVED else "linear", seed=self.seed)
         images = self.shown if how in (REFITTED, FITTED) else None
-        found = Planned(fitted if how == FITTED else self.plan, chosen, images)
+        found = Planned(
+            fitted if how == FITTED else self.plan,
+            PlanOptions(seed=self.seed),
+            images,
+            reconstruction="none" if how == REMOVED else "linear",
+        )
         round_to = 8 if how == FITTED else 1  # kernels run in multiples of 8; its time is measured
         return pruned(Output(quiet=True), self.opened, found, PruningTarget("flops", share, round_to))
 
