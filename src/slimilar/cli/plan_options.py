@@ -72,8 +72,9 @@ class PlanOptions:
     calibrate: Annotated[
         str | None,
         _calibration(
-            help="Calibration images: a folder, a .npz file (array x_train, images or x), cifar10, demo; or "
-            "'synthesize': made from the model's batch norms. Labels are used only by criteria that follow the loss.",
+            help="Calibration images: a folder, a .npz file (array x_train, images or x; for a model with several "
+            "inputs input_0, input_1, ...), cifar10, demo; or 'synthesize': made from the model's batch norms. Labels "
+            "are used only by criteria that follow the loss.",
             metavar="IMAGES",
         ),
     ] = None
@@ -86,13 +87,13 @@ class PlanOptions:
     preprocessing: PreprocessingOptions = PreprocessingOptions()
     seed: options.Seed = 0
 
-    def settled(self, images: Any, target: TargetKind | None = None) -> PlanOptions:
-        """Return them with what criterion "auto" stands for, given the images that were read."""
+    def settled(self, images: int, target: TargetKind | None = None) -> PlanOptions:
+        """Return them with what criterion "auto" stands for, given how many images were read."""
         if self.criterion != "auto":
             return self
         from slimilar.criteria import automatic
 
-        return replace(self, criterion=automatic(0 if images is None else len(images), target))
+        return replace(self, criterion=automatic(images, target))
 
     def words(self) -> str:
         """Return them as on a command line, without those that have their default.

@@ -35,7 +35,7 @@ def planned(
 ) -> Planned:
     """Return the plan of a model, for which images are read or synthesised where options ask for them."""
     images, preprocessing = _calibration(out, opened, options)
-    settled = options.settled(images, target)
+    settled = options.settled(_count(images), target)
     return Planned(make_plan(out, opened, settled, images), settled, images, preprocessing)
 
 
@@ -44,7 +44,7 @@ def _calibration(out: Output, opened: OpenedModel, options: PlanOptions) -> tupl
     from slimilar.calibration.synthesis import synthesize
     from slimilar.criteria import facts
 
-    criterion = options.settled(None).criterion  # both criteria of "auto" can do without
+    criterion = options.settled(0).criterion  # both criteria of "auto" can do without
     _check_needs(criterion, opened, options)
     reader = ImageReader(out, opened, options.preprocessing)
     if options.calibrate is None:
@@ -59,6 +59,13 @@ def _calibration(out: Output, opened: OpenedModel, options: PlanOptions) -> tupl
     labels = facts(criterion).needs == "labels"
     found = reader.calibration(options.calibrate, options.images or 512, labels)
     return found.as_argument(labels), found.preprocessing
+
+
+def _count(images: Any) -> int:
+    """Return the number of images, or of samples of a model with several inputs."""
+    from slimilar.utils.pytree import tensors_in
+
+    return next((len(tensor) for tensor in tensors_in(images)), 0)
 
 
 def _check_needs(criterion: str, opened: OpenedModel, options: PlanOptions) -> None:
