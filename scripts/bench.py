@@ -69,7 +69,9 @@ def run(benchmark: Benchmark, words: list[str]) -> None:
 
 def main() -> None:
     """Run those that can be run, and name the others."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, help="folder of datasets and checkpoints")
     parser.add_argument("--only", default="", help="names, separated by commas")
     parser.add_argument("--list", action="store_true", help="say what would be run")

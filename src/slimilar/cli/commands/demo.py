@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from slimilar.data import Images
     from slimilar.deploy.latency import Timings
     from slimilar.planning.plan import Plan
+    from slimilar.report import Latency
     from slimilar.result import Result
 
 SOURCE = "slimilar:demo"
@@ -211,14 +212,31 @@ def _write(
 ) -> dict[str, Path]:  # fmt: skip
     from slimilar.deploy.store import save
     from slimilar.report import Point, write_report
+    from slimilar.utils.devices import device_name
+    from slimilar.utils.modules import device_of
 
     points = [Point("original", plan.before.flops, accuracy)]
     points += [Point(HOW[row.how], row.flops, row.accuracy) for row in rows]
+    times = {1.0: plan.before.flops} | {row.share: row.flops for row in rows if row.how == FITTED}
+    curve = [(flops, timings.milliseconds(str(share)).value) for share, flops in times.items()]
+    device = f"batches of {BATCH} on {device_name(device_of(opened.model))}"
+    cut = plan.at(flops=HALF)
     report = write_report(
         folder / FILES["report"], plan, model=opened.model, title="Slimilar demo: VGG-16 on CIFAR-10", source=SOURCE,
-        cut=plan.at(flops=HALF), points=points, rows=_table(plan, accuracy, rows, timings),
+        cut=cut, points=points, rows=_table(plan, accuracy, rows, timings), latency=_between(curve, cut.flops, device),
     )  # fmt: skip
     return {"report": report, "model": save(models[HALF], folder / FILES["model"], source=SOURCE)}
+
+
+def _between(curve: list[tuple[int, float]], flops: int, device: str) -> Latency:
+    """Return the time of a cut that was not measured itself, between networks that were."""
+    import numpy as np
+
+    from slimilar.report import Latency
+
+    known = sorted(curve)
+    after = float(np.interp(flops, [f for f, _ in known], [ms for _, ms in known]))
+    return Latency(curve[0][1], after, f"between measured networks, {device}", curve)
 
 
 def _table(plan: Plan, accuracy: float, rows: list[DemoRow], timings: Timings) -> list[dict[str, str]]:
