@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from slimilar.result import Result
 
 SOURCE = "slimilar:demo"
-SHARES = (0.7, 0.5, 0.3)
+SHARES = (0.5, 0.3)
 HALF = 0.5  # the one of them that is saved
 CHOSEN_BY = "span"  # the criterion that looks at images
 BATCH = 32  # images at once when time is measured
