@@ -163,16 +163,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--wheels", type=Path, help="folder of downloaded wheels")
-    parser.add_argument("--photos", type=Path, help="folder of photos")
+    parser.add_argument("--wheels", type=Path, required=True, help="folder of downloaded wheels")
+    parser.add_argument("--photos", type=Path, required=True, help="folder of photos")
     parser.add_argument("--only", default="", help="files whose name holds this")
     parser.add_argument("--images", type=int, default=48, help="for calibration")
     parser.add_argument("--tests", type=int, default=48, help="for the comparison")
     parser.add_argument("--seconds", type=float, default=4.0, help="to measure time for")
     options = parser.parse_args()
-    if options.wheels is None or options.photos is None:
-        print(__doc__)
-        return
     rows = earlier()
     for subject in SUBJECTS:
         if options.only in subject.file:

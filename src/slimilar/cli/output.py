@@ -8,8 +8,11 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from slimilar.cli.log import LOG, SHOWN, STAGE
 
@@ -20,16 +23,17 @@ _LONGEST = 60  # characters of a name that is never broken
 _WIDE = 200  # columns where there is no terminal: a file or a pipe has no edge
 
 
+@dataclass(frozen=True)
 class Output:
-    """Where a command writes: to a reader, as JSON (`as_json`), or nothing but errors (`quiet`)."""
+    """Where a command writes: to a reader, as JSON, or nothing but errors. A group of two options."""
 
-    def __init__(self, as_json: bool = False, quiet: bool = False) -> None:
-        self.as_json, self.quiet = as_json, quiet
+    json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False
 
     @property
     def silent(self) -> bool:
         """Whether no text is written."""
-        return self.as_json or self.quiet
+        return self.json or self.quiet
 
     def say(self, text: str = "") -> None:
         """Write a line of text; [bold]markup[/] is understood."""
@@ -72,7 +76,7 @@ class Output:
 
     def answer(self, data: Any) -> None:
         """Write the answer as JSON, if that was asked for."""
-        if self.as_json:
+        if self.json:
             sys.stdout.write(json.dumps(data, indent=1) + "\n")
             sys.stdout.flush()
 

@@ -16,13 +16,14 @@ from torch import Tensor, nn
 from slimilar.calibration.calibration_set import CalibrationSet, Progress
 from slimilar.calibration.divergence import divergence
 from slimilar.calibration.holdout import even_batches, hold_out
+from slimilar.calibration.several_inputs import as_example
 from slimilar.planning.cut import Cut
 from slimilar.planning.plan import Plan
 from slimilar.reconstruction.apply import substituted
 from slimilar.reconstruction.least_squares import Settings
 from slimilar.surgery.verify import plain_outputs
 from slimilar.utils.modules import device_of
-from slimilar.utils.pytree import Example, tensors_in
+from slimilar.utils.pytree import Example, map_tensors
 
 ALTERNATIVES = ("magnitude-l2", "similarity")  # plain criteria that "auto" has to beat
 _COMPARED = 128  # images, of which a quarter is measured on
@@ -88,5 +89,5 @@ def best(scores: Mapping[str, float]) -> str:
 
 def _outputs(model: nn.Module, example: Example, batch: Tensor) -> list[Tensor]:
     """Return what a model gives for images, which come to where it is and in its precision."""
-    given = next(iter(tensors_in(example)))
-    return plain_outputs(model, batch.to(device_of(model), given.dtype))
+    device = device_of(model)
+    return plain_outputs(model, map_tensors(lambda t: t.to(device), as_example(batch, example)))
