@@ -95,9 +95,8 @@ def table(rows: list[dict[str, Any]]) -> str:
         new.update(row["new"])
     lines = [
         f"{len(rows)} architectures, {len(rows) - len(good)} that one of the versions does not analyse",
-        f"filters {total:,}; prunable before {sum(r['before'] for r in good) / total:.2%}, "
-        f"now {sum(r['after'] for r in good) / total:.2%}",
-        f"newly prunable {new.total() / total:.2%}, no longer prunable {sum(r['lost'] for r in good) / total:.2%}",
+        f"filters {total:,}; prunable before {_share(good, 'before', total)}, now {_share(good, 'after', total)}",
+        f"newly prunable {new.total() / total:.2%}, no longer prunable {_share(good, 'lost', total)}",
         "newly prunable, by the reason for which they stayed before:",
         *(f"  {count / total:7.2%}  {reason}" for reason, count in new.most_common(15)),
         "architectures:",
@@ -108,6 +107,10 @@ def table(rows: list[dict[str, Any]]) -> str:
         lines.append(f"  {r['model']:<44} {share}" + (f"  lost {r['lost']}" if r["lost"] else ""))
     lines += [f"  {r['model']:<44} {r['error'][:100]}" for r in rows if "error" in r]
     return "\n".join(lines)
+
+
+def _share(rows: list[dict[str, Any]], name: str, total: int) -> str:
+    return f"{sum(row[name] for row in rows) / total:.2%}"
 
 
 def main() -> None:

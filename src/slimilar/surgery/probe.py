@@ -19,7 +19,7 @@ from slimilar.graph import rules
 from slimilar.graph.assumptions import Assumptions, Signature
 from slimilar.graph.grouping import find_groups
 from slimilar.graph.groups import FIXED, Residual
-from slimilar.graph.labels import atoms_in
+from slimilar.graph.labels import atoms_in, axes_of
 from slimilar.graph.records import Op
 from slimilar.graph.structure import Structure
 from slimilar.graph.tracing import trace
@@ -112,8 +112,17 @@ def _regroupings(structure: Structure, op: Op) -> dict[Signature, tuple[Shape, S
     views = [
         o for o in structure.trace.ops if o.module == op.module and rules.RULES.get(o.name) is rules.view
     ]
-    shapes = {view.signature: _shapes(structure, view) for view in views if _is_reached(structure, view)}
-    return {signature: (a, b) for signature, (a, b) in shapes.items() if len(b) > len(a)}
+    return {
+        view.signature: _shapes(structure, view)
+        for view in views
+        if _divides(structure, view) and _is_reached(structure, view)
+    }
+
+
+def _divides(structure: Structure, view: Op) -> bool:
+    """Tell whether a view divides an axis of channels into several."""
+    labels = structure.trace.values[view.inputs[0]].labels
+    return any(len(axes_of(rules.viewed(factor, *_shapes(structure, view)))) > 1 for factor in labels)
 
 
 def _shapes(structure: Structure, op: Op) -> tuple[Shape, Shape]:
