@@ -6,8 +6,8 @@
 A network is a stem of 2 to 8 channels and one to six random steps of `tests/helpers/networks.py`: every operator that
 there is a rule for. It is pruned by the public function, in a random residual mode and by a random ratio. No network
 may come out wrong: the original, with all entries set to zero that the smaller one no longer has, must give the same
-output. (Where activations are summed over channels without a weight, as in a norm, no weight tells; these networks are
-verified by `prune` alone.) Refused are networks that the analysis took for prunable and `prune` did not. Those where
+output. (Where activations are summed over channels without a weight, as in a norm, and under weight_norm, no weight tells;
+these networks are verified by `prune` alone.) Refused are networks that the analysis took for prunable and `prune` did not. Those where
 nothing can be removed, because their steps mix or fix all channels, are counted apart.
 """
 
@@ -70,7 +70,8 @@ def outcome(draw: Draw) -> tuple[str, str]:
     said, found = result.cut.cost, slimilar.count(result.model, X)
     if (said.flops, said.macs, said.params) != (found.flops, found.macs, found.params):
         return "wrong", "the costs differ from what was said"
-    if result.plan.structure.trace.reductions:
+    trace = result.plan.structure.trace
+    if trace.reductions or trace.weight_norms:
         return "verified only", ""
     difference = oracle.difference(oracle.masked(model, result.model), result.model, X)
     return ("pruned", "") if difference < 1e-4 else ("wrong", f"outputs differ by {difference:.2g}")
@@ -80,7 +81,7 @@ def report(counts: Counter[str], told: list[str], seconds: float) -> str:
     """Return the counts, and every network that did not end well."""
     listed = {
         "pruned, right by the weights alone": counts["pruned"],
-        "pruned, verified (sums over channels)": counts["verified only"],
+        "pruned, verified (sums, weight_norm)": counts["verified only"],
         "nothing to prune": counts["nothing to prune"],
         "refused with a reason": counts["refused"],
         "wrong": counts["wrong"],
