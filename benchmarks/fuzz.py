@@ -6,9 +6,9 @@
 A network is a stem of 2 to 8 channels and one to six random steps of `tests/helpers/networks.py`: every operator that
 there is a rule for. It is pruned by the public function, in a random residual mode and by a random ratio. No network
 may come out wrong: the original, with all entries set to zero that the smaller one no longer has, must give the same
-output. (Where activations are summed over channels without a weight, as in a norm, and under weight_norm, no weight tells;
-these networks are verified by `prune` alone.) Refused are networks that the analysis took for prunable and `prune` did not. Those where
-nothing can be removed, because their steps mix or fix all channels, are counted apart.
+output. Where activations are summed over channels without a weight, as in a norm, and under weight_norm, the weights
+alone do not tell; these networks are verified by `prune` only. Refused are networks that the analysis took for prunable
+and `prune` did not. Those where nothing can be removed, because their steps mix or fix all channels, are counted apart.
 """
 
 from __future__ import annotations
