@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import slimilar
+from helpers.paths import DOCS
 from helpers.small_networks import trained
 from slimilar.deploy.onnx import export_onnx
 from slimilar.errors import InvalidInput
@@ -186,3 +188,9 @@ def test_shapes_are_those_of_the_layer(layer: nn.Module) -> None:
     assert ConstantOutput(layer)(x).shape == shape
     assert EmptyOutput(layer)(x).numel() == 0
     assert EmptyOutput(layer)(x).shape[-1] == (0 if isinstance(layer, nn.Linear) else shape[-1])
+
+
+def test_the_example_of_the_documentation(capsys: pytest.CaptureFixture[str]) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", (DOCS / "prunable.md").read_text(encoding="utf-8"), re.DOTALL)
+    exec(compile(code, "prunable.md", "exec"), {})
+    assert ": 0" in capsys.readouterr().out
