@@ -8,7 +8,7 @@ go on. So each layer corrects what those before it left over.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -85,6 +85,11 @@ class Seats:
     fixed: Kept
 
 
+Sums = Mapping[
+    int, Sequence[tuple[int, int, NDArray[np.int64]]]
+]  # operator that sums over channels and is not fitted -> value, axis, units
+
+
 @dataclass(eq=False)
 class Network:
     """Weights of both versions; `biases` are the constants that no bias or batch norm could take."""
@@ -101,6 +106,7 @@ class Network:
         default_factory=dict
     )  # consumer operator -> that of its outputs
     kept: Kept = field(default_factory=lambda: np.zeros(0, np.bool_))  # units that stayed in the end
+    sums: Sums = field(default_factory=dict)
 
 
 def substitute_linear(
@@ -112,14 +118,15 @@ def substitute_linear(
     settings: Settings | None = None,
     progress: Callable[[int, int], None] | None = None,
     exchange: Exchange | None = None,
+    sums: Sums | None = None,
 ) -> Network:
     """Return weights in which the consumers make up for the units that are not kept.
 
     The weights have the original's shapes; those of removed channels are zero. With `exchange`, consumers choose again
-    among some units, as many as were kept: `Network.kept` tells which.
+    among some units, as many as were kept: `Network.kept` tells which. In `sums` removed units count as zero.
     """
     settings = settings or Settings()
-    network = Network(dict(tensors), dict(tensors), kept=kept.copy())
+    network = Network(dict(tensors), dict(tensors), kept=kept.copy(), sums=sums or {})
     exchange = exchange or Exchange(np.zeros_like(kept), np.zeros_like(kept))
     if exchange.spare.any():
         network.fisher = fisher_weights(
@@ -166,7 +173,7 @@ def _advance(program: Program, network: Network, pair: Pair, start: int, stop: i
         )
         if any(v not in pair.original for v in instruction.outputs):
             replay.execute(program, k, pair.original, network.original)
-        if same and k not in network.biases:
+        if same and k not in network.biases and k not in network.sums:
             for v in instruction.outputs:
                 pair.pruned[v] = pair.original[v]
         else:
@@ -181,6 +188,14 @@ def _advance(program: Program, network: Network, pair: Pair, start: int, stop: i
 
 def _play_pruned(program: Program, network: Network, pair: Pair, k: int) -> None:
     """Run an operator of the pruned network; a convolution reads only the channels that stay."""
+    if k in network.sums:
+        seen = dict(pair.pruned)
+        for value, axis, units in network.sums[k]:
+            lost = torch.from_numpy(np.flatnonzero(~np.append(network.kept, True)[units]))
+            pair.pruned[value] = seen[value].index_fill(axis, lost.to(seen[value].device), 0)
+        replay.execute(program, k, pair.pruned, network.pruned)
+        pair.pruned.update({value: seen[value] for value, _, _ in network.sums[k]})
+        return
     if k not in network.narrow:
         replay.execute(program, k, pair.pruned, network.pruned)
         return

@@ -16,7 +16,14 @@ from slimilar.errors import InvalidInput, Option
 from slimilar.graph.groups import Grouping
 from slimilar.reconstruction.channel_mixing import StandIn, absorb, regression, restored, zeros_instead
 from slimilar.reconstruction.gaussian import Channels, at_consumers
-from slimilar.reconstruction.least_squares import Exchange, Network, Settings, install, substitute_linear
+from slimilar.reconstruction.least_squares import (
+    Exchange,
+    Network,
+    Settings,
+    Sums,
+    install,
+    substitute_linear,
+)
 from slimilar.reconstruction.methods import Reconstruction
 from slimilar.surgery.rewrite import Surgery, add_bias, operate
 from slimilar.utils.modules import copy_with, named_tensors
@@ -41,7 +48,8 @@ def substitute(
     consumers = find_consumers(program.trace, grouping, program)
     plain = {name: t.detach() for name, t in tensors.items()}
     if how is Reconstruction.LEAST_SQUARES:
-        return substitute_linear(program, consumers, plain, kept, batches, settings, progress, exchange)
+        sums = _sums(program, grouping, kept, consumers)
+        return substitute_linear(program, consumers, plain, kept, batches, settings, progress, exchange, sums)
     network = Network(plain, dict(plain), kept=kept)
     expected = how in (Reconstruction.MEAN, Reconstruction.GAUSSIAN)
     known = at_consumers(program.trace, tensors) if expected else {}
@@ -57,6 +65,17 @@ def substitute(
             new, shift = restored(weight, new, consumer, channels.expectation(), spread)
         install(program, network, consumer, new.movedim(1, consumer.weight_axis), shift)
     return network
+
+
+def _sums(program: Program, grouping: Grouping, kept: Kept, consumers: Sequence[ConsumerLayer]) -> Sums:
+    """Return the operators that sum over removed channels and have no weight that is fitted: norms, products."""
+    fitted, units = {consumer.op for consumer in consumers}, np.append(grouping.unit_of, -1)
+    stays = np.append(kept, True)
+    found: dict[int, list[tuple[int, int, NDArray[np.int64]]]] = {}
+    for fact in program.trace.summing:
+        if fact.op not in fitted and not stays[units[fact.atoms]].all():
+            found.setdefault(fact.op, []).append((fact.value, fact.axis, units[fact.atoms]))
+    return found
 
 
 def _stand_in(

@@ -121,11 +121,15 @@ def positive_definite(covariance: Tensor, amount: float) -> float:
     (0.5, [0.5, 0.5])
     """
     covariance.diagonal().add_(amount)
+    least = torch.finfo(covariance.dtype).eps * float(
+        covariance.abs().max()
+    )  # what rounding may have taken off
     for _ in range(16):
         if not int(torch.linalg.cholesky_ex(covariance).info):
             break
-        covariance.diagonal().add_(9 * amount)
-        amount *= 10
+        more = max(9 * amount, least)
+        covariance.diagonal().add_(more)
+        amount += more
     return amount
 
 
@@ -137,7 +141,8 @@ def mixing(covariance: Tensor, kept: Tensor, removed: Tensor, strength: float = 
     >>> m.round(decimals=6).tolist()
     [[1.0, 1.0]]
     """
-    inside = ridge(covariance[kept][:, kept], strength)
+    inside = covariance[kept][:, kept]
+    positive_definite(inside, level(inside, strength))
     factor = torch.linalg.cholesky(inside)
     return torch.cholesky_solve(covariance[kept][:, removed], factor).T
 

@@ -49,6 +49,7 @@ class Checker:
             atoms_kept(structure.grouping, kept), True
         )  # CONSTANT = -1 finds the last entry
         self._left_on = _left_on_axes(structure.trace, self._stays[:-1])
+        self._classes = np.append(structure.trace.together, -1)
         self._op = 0  # the number of the operator that runs
         self._twins: dict[int, int] = {}  # value -> the original's
         self._rule_applied = True
@@ -67,6 +68,14 @@ class Checker:
 
     def bind(self, a: Tensor, b: Tensor) -> None:
         """Do nothing: assumptions are what is being tested, by where the labels arrive."""
+
+    def merge(self, factor: Tensor, axes: Sequence[int]) -> Tensor:
+        """Return the first labels along all axes on which they belong together in the original."""
+        classes = torch.from_numpy(self._classes[factor.numpy()])
+        for axis in axes_of(factor):
+            if bool((classes == classes.narrow(axis, 0, 1)).all()):
+                factor, classes = factor.narrow(axis, 0, 1), classes.narrow(axis, 0, 1)
+        return factor
 
     def freeze(self, labels: Labels, why: Reason) -> None:
         """Do nothing: what stays is settled already."""
@@ -188,7 +197,13 @@ class Checker:
 
     def _agree(self, mine: Labels, theirs: Labels) -> bool:
         wanted = [left for f in theirs if (left := self._left(f)) is not None]
-        return len(wanted) == len(theirs) and _same(mine, wanted)
+        return len(wanted) == len(theirs) and (
+            _same(mine, wanted) or _same(self._varying(mine), self._varying(wanted))
+        )
+
+    def _varying(self, factors: Sequence[Tensor]) -> list[Tensor]:
+        """Leave out factors of which one channel is left, however many positions it has."""
+        return [f for f in factors if len(np.unique(self._classes[f.numpy()])) > 1]
 
     def _left(self, factor: Tensor) -> Tensor | None:
         """Return what is left of a factor of the original; computed once for each."""
