@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from slimilar.utils.row_ledger import RowLedger
 
 RESULTS = Path(__file__).parent / "results"
-RUNS = Path("runs/experiments")
 TITLES = {
     "table1a": "Table 1 (a): accuracy and FLOPs on CIFAR, ours against NS, SSL, RDF, PFGM, SFP",
     "table1b": "Table 1 (b): ResNet-50 on ImageNet, ours against TN, NS, CP, PFGM, SFP",
@@ -45,7 +44,7 @@ def reproduce(
     import torch
 
     from experiments.experiment import ExperimentRun
-    from experiments.provenance import opened
+    from experiments.provenance import opened, work_folder
     from experiments.scales import scale_of
 
     module: Any = importlib.import_module(f"experiments.{choose(name, NAMES, 'experiment')}")
@@ -56,7 +55,7 @@ def reproduce(
     folder = Path(out).expanduser() / name
     ledger = opened(folder / f"{scale}.jsonl", _header(name, scale, seed))
     found = None if place is None else Path(place).expanduser()
-    experiment = ExperimentRun(chosen, own, ledger, found, seed, RUNS / scale)
+    experiment = ExperimentRun(chosen, own, ledger, found, seed, work_folder() / "experiments" / scale)
     if not show:
         module.run(experiment)
     return write(name, ledger, folder / scale)

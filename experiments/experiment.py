@@ -29,6 +29,7 @@ LABELS = {
     "vgg16-cifar100": "VGG-16 of quarter width, CIFAR-100",
     "preresnet110-cifar10": "ResNet-110, CIFAR-10",
     "preresnet110-cifar100": "ResNet-110, CIFAR-100",
+    "preresnet29-cifar10": "pre-activation ResNet-29, CIFAR-10",
     "preresnet20-cifar10": "pre-activation ResNet-20, CIFAR-10",
     "resnet20-cifar10": "ResNet-20, CIFAR-10",
     "resnet56-cifar10": "ResNet-56, CIFAR-10",

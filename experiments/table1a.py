@@ -51,6 +51,14 @@ SETTINGS = {
         60,
         1024,
     ),
+    "medium": Table1aSettings(
+        (
+            Block("vgg16-cifar10", "CIFAR-10", "VGG-16", ("Ours", "RDF", "NS", "SSL", "PFGM", "SFP")),
+            Block("preresnet29-cifar10", "CIFAR-10", "ResNet-110", ALL),
+        ),
+        10,
+        1024,
+    ),
     "small": Table1aSettings(
         (
             Block("vgg16-cifar10", "CIFAR-10", "VGG-16", ("Ours", "NS", "SSL", "RDF")),
