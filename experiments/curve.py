@@ -8,7 +8,8 @@ from typing import Any
 from experiments.experiment import LABELS, ExperimentRun
 from experiments.figures import COLOURS, GREY, canvas, label_ends
 from experiments.methods import compared
-from experiments.tables import apart, percent
+from experiments.seeds import accuracy, over_seeds
+from experiments.tables import apart
 from experiments.tables import table as markdown
 from slimilar.utils.row_ledger import RowLedger
 
@@ -31,6 +32,7 @@ SETTINGS = {
         ("vgg16-cifar10-full", "preresnet110-cifar10", "vgg16-cifar100-full", "preresnet110-cifar100"),
         ALL, ("0.8", "0.7", "0.6", "0.5", "0.4", "0.3", "0.2"), 60, 1024,
     ),
+    "medium": CurveSettings(("preresnet29-cifar10",), ALL, ("0.7", "0.4140"), 10, 1024),
     "small": CurveSettings(("resnet20-cifar10",), ALL, ("0.65", "0.4"), 1, 256),
     "tiny": CurveSettings(("demo",), ("Ours", "PFGM"), ("0.7", "0.4"), 1, 32),
 }  # fmt: skip
@@ -77,10 +79,9 @@ def table(ledger: RowLedger) -> str:
 
 
 def _cells(ledger: RowLedger, network: str, method: str, own: bool, budgets: list[str]) -> list[str | None]:
-    found = [ledger.find(network=network, method=method, own=own, budget=b) for b in budgets]
-    return [
-        None if r is None or r["accuracy"] is None else f"{percent(r['accuracy'])} ({r['before']:.1f})" for r in found
-    ]  # fmt: skip
+    found = {r["budget"]: r for r in over_seeds(ledger.all(network=network, method=method, own=own))}
+    rows = [found.get(b) for b in budgets]
+    return [None if r is None or r["error"] else f"{accuracy(r)} ({r['before']:.1f})" for r in rows]
 
 
 def figures(ledger: RowLedger) -> dict[str, Any]:
@@ -102,7 +103,7 @@ def _figure(ledger: RowLedger, settings: dict[str, Any], network: str) -> Any:
         ends = {}
         for method in reversed(settings["methods"]):
             rows = [
-                r for r in ledger.all(network=network, method=method, own=own) if r["accuracy"] is not None
+                r for r in over_seeds(ledger.all(network=network, method=method, own=own)) if not r["error"]
             ]
             rows.sort(key=lambda r: r["pruned"])
             if not rows:

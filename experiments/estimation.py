@@ -42,6 +42,10 @@ SETTINGS = {
         "vgg16-cifar10-full", (16, 32, 64, 128, 256), 20, ((0.5, "none"), (0.7, "none")), True, None,
         ("features.bn1_2", "features.bn2_2", "features.bn3_3", "features.bn4_3"),
     ),
+    "medium": EstimationSettings(
+        "vgg16-cifar10", (16, 64, 256, 1024), 20, ((0.2, "none"), (0.3, "none"), (0.3, "linear")), False, 2000,
+        ("features.bn1_2", "features.bn2_2", "features.bn3_3", "features.bn4_3"),
+    ),
     "small": EstimationSettings(
         "vgg16-cifar10", (16, 64, 256), 20, ((0.2, "none"), (0.3, "none"), (0.3, "linear")), False, 300,
         ("features.bn1_2", "features.bn2_2", "features.bn3_3", "features.bn4_3"),
@@ -61,7 +65,7 @@ def run(experiment: ExperimentRun) -> None:
     name = experiment.settings.network
     experiment.base(name)
     experiment.ledger.row(
-        {"by": "batch norm"}, lambda: _pruned(experiment, by_norm(experiment.network(name).model))
+        {"by": "batch norm"}, lambda: _pruned(experiment, by_norm(experiment.network(name).model), "eq4")
     )
     for batch in experiment.settings.batches:
         for trial in range(experiment.settings.trials):
@@ -84,11 +88,14 @@ def _measured(experiment: ExperimentRun, size: int, trial: int) -> dict[str, Ten
 
 
 def _trial(experiment: ExperimentRun, size: int, trial: int) -> dict[str, Any]:
-    return _pruned(experiment, _measured(experiment, size, trial))
+    return _pruned(experiment, _measured(experiment, size, trial), f"{size}-{trial}")
 
 
-def _pruned(experiment: ExperimentRun, distances: dict[str, Tensor]) -> dict[str, Any]:
-    """Return the accuracy of the network at every cut, and how much of the last choice is that of Eq. 4."""
+def _pruned(experiment: ExperimentRun, distances: dict[str, Tensor], by: str) -> dict[str, Any]:
+    """Return the accuracy of the network at every cut, and how much of the last choice is that of Eq. 4.
+
+    `by` names the distances among those of this experiment.
+    """
     network = experiment.network(experiment.settings.network)
     plan = slimilar.analyze(
         network.model, network.example, criterion=Given(distances), residual=network.residual
@@ -100,7 +107,9 @@ def _pruned(experiment: ExperimentRun, distances: dict[str, Tensor]) -> dict[str
         cut = plan.at(flops=1 - share)
         small = apply(network.model, network.example, plan, cut, substitute=substitute, verify=False).model
         if experiment.settings.finetune:
-            small = experiment.finetuned(network, small)
+            small = experiment.finetuned(
+                network, small, f"estimation-{network.name}-{by}-{share:g}-{substitute}"
+            )
         accuracy.append(experiment.score(network, small)["accuracy"])
     last = {"flops": 1 - experiment.settings.cuts[-1][0]}
     by_eq4 = slimilar.analyze(

@@ -42,6 +42,7 @@ SETTINGS = {
     "paper": NormalizationSettings(
         "vgg16-cifar10-full", (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8), ("none",), 0.25, 1024
     ),
+    "medium": NormalizationSettings("vgg16-cifar10", (0.3, 0.6), ("none", "linear"), 0.25, 1024),
     "small": NormalizationSettings("vgg16-cifar10", (0.3, 0.6), ("none", "linear"), 0.25, 256),
     "tiny": NormalizationSettings("demo", (0.3, 0.6), ("none", "linear"), 0.25, 32),
 }
@@ -107,9 +108,9 @@ def _pruned(experiment: ExperimentRun, per_layer: bool, cut: float, substitute: 
         seed=experiment.seed,
     ).model
     before = experiment.score(network, small)["accuracy"]
-    after = experiment.score(network, experiment.finetuned(network, small, fitted=seen is not None))[
-        "accuracy"
-    ]
+    run = f"normalization-{network.name}-{'each-layer' if per_layer else 'none'}-{cut:g}-{substitute}"
+    tuned = experiment.finetuned(network, small, run, fitted=seen is not None)
+    after = experiment.score(network, tuned)["accuracy"]
     return {
         "pruned": round(100 * (1 - chosen.flops / chosen.before.flops), 2),
         "threshold": chosen.threshold,

@@ -7,10 +7,12 @@ from functools import partial
 from typing import Any
 
 import slimilar
+from experiments.epochs import by_epoch
 from experiments.experiment import LABELS, ExperimentRun
 from experiments.figures import COLOURS, GREY, canvas
 from experiments.methods import compared
 from experiments.paper import PROPERTIES, TABLE_1A, PaperRow
+from experiments.seeds import accuracy, over_seeds
 from experiments.tables import apart, percent, tick
 from experiments.tables import table as markdown
 from slimilar.utils.row_ledger import RowLedger
@@ -137,7 +139,8 @@ def table(ledger: RowLedger) -> str:
             continue
         rows.append(_base(block, base, at))
         for method in block["methods"]:
-            rows += [_line(block, method, r) for r in ledger.all(network=block["network"], method=method)]
+            found = over_seeds(ledger.all(network=block["network"], method=method))
+            rows += [_line(block, method, r) for r in found]
         notes.append(
             f"{LABELS[block['network']]}, for the paper's {block['stands_for']}: {base['images']} test images; the "
             f"paper's t = {at['threshold']:g} prunes {at['pruned']:.2f} % of FLOPs here."
@@ -173,7 +176,7 @@ def _line(block: dict[str, Any], method: str, row: dict[str, Any]) -> list[objec
     name = method if row["own"] else f"{method} + substitution"
     if row["error"]:
         return ["", name, tick(automatic), tick(pretrained), row["error"], None, None, None, *theirs]
-    return ["", name, tick(automatic), tick(pretrained), percent(row["before"]), percent(row["accuracy"]),
+    return ["", name, tick(automatic), tick(pretrained), percent(row["before"]), accuracy(row),
             f"{row['flops'] / 1e6:.2f} M", percent(row["pruned"]), *theirs]  # fmt: skip
 
 
@@ -185,9 +188,8 @@ def figures(ledger: RowLedger) -> dict[str, Any]:
     for axis, block in zip(axes[0], blocks, strict=False):
         base = ledger.find(network=block["network"], method="base") or {}
         for place, method in enumerate(reversed(block["methods"])):
-            rows = {
-                r["own"]: r for r in ledger.all(network=block["network"], method=method) if r["error"] is None
-            }
+            found = over_seeds(ledger.all(network=block["network"], method=method))
+            rows = {r["own"]: r for r in found if r["error"] is None}
             ends = [rows[own]["accuracy"] for own in (True, False) if own in rows]
             axis.plot(ends, [place] * len(ends), color="#CCCCCC", lw=2, zorder=1)
             colour = COLOURS[method]
@@ -208,4 +210,4 @@ def figures(ledger: RowLedger) -> dict[str, Any]:
         "after fine-tuning: hollow, the method's own way; filled, with our substitution (stroke: before fine-tuning)"
         " · dotted: unpruned", fontsize=8, color=GREY, x=0.01, ha="left",
     )  # fmt: skip
-    return {"": figure}
+    return {"": figure} | by_epoch(ledger, [block["network"] for block in blocks])

@@ -81,7 +81,7 @@ def _pruned(experiment: ExperimentRun, threshold: float, substitute: str) -> dic
         network.model, network.example, plan, cut, substitute=substitute, calibration=seen, verify=False
     ).model
     if experiment.settings.finetune:
-        small = experiment.finetuned(network, small)
+        small = experiment.finetuned(network, small, f"table1c-{network.name}-{threshold:g}-{substitute}")
     return {**_cost(cut), **experiment.score(network, small)}
 
 
