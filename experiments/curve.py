@@ -1,4 +1,4 @@
-"""Accuracy against the share of pruned FLOPs: all methods, each as its paper has it and with our substitution."""
+"""Accuracy against the share of pruned FLOPs: all methods, each as its paper has it and with our reconstruction."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from slimilar.utils.row_ledger import RowLedger
 
 @dataclass(frozen=True)
 class CurveSettings:
-    """`budgets` are shares of FLOPs that are left, `images` those that the substitute is fitted to."""
+    """`budgets` are shares of FLOPs that are left, `images` those that the reconstruction is fitted to."""
 
     networks: tuple[str, ...]
     methods: tuple[str, ...]
@@ -64,14 +64,15 @@ def table(ledger: RowLedger) -> str:
     parts = []
     for network in settings["networks"]:
         base = ledger.find(network=network, method="base") or {}
+        budgets = settings["budgets"]
         rows = [
-            [method if own else f"{method} + substitution", *_cells(ledger, network, method, own, settings["budgets"])]
+            [f"{method}{'' if own else ' + reconstruction'}", *_cells(ledger, network, method, own, budgets)]
             for method in settings["methods"] for own in (True, False)
         ]  # fmt: skip
-        head = ["method", *(f"{100 * float(b):.0f} % of FLOPs left" for b in settings["budgets"])]
+        head = ["method", *(f"{100 * float(b):.0f} % of FLOPs left" for b in budgets)]
         words = (
             f"{LABELS[network]}. Unpruned: {base['accuracy']:.2f} % of {base['images']} test images. In brackets: "
-            f"before fine-tuning. The substitution is fitted to {settings['images']:,} unlabelled training images. "
+            f"before fine-tuning. The reconstruction is fitted to {settings['images']:,} unlabelled training images. "
             f"NS, SSL and SFP have a training phase before pruning, which the others do not have.{apart(ledger)}"
         )
         parts += [words, markdown(head, rows)]
@@ -85,7 +86,7 @@ def _cells(ledger: RowLedger, network: str, method: str, own: bool, budgets: lis
 
 
 def figures(ledger: RowLedger) -> dict[str, Any]:
-    """Draw a curve for every method; on the right the same with our substitution."""
+    """Draw a curve for every method; on the right the same with our reconstruction."""
     settings = ledger.header["settings"]["experiment"]
     return {
         ("" if i == 0 else name): _figure(ledger, settings, name)
@@ -98,7 +99,7 @@ def _figure(ledger: RowLedger, settings: dict[str, Any], network: str) -> Any:
     figure, axes = canvas(1, 2, width=8.4, height=3.4, sharey=True)
     for axis, own, title in (
         (axes[0, 0], True, "each in its own way"),
-        (axes[0, 1], False, "with our substitution"),
+        (axes[0, 1], False, "with our reconstruction"),
     ):
         ends = {}
         for method in reversed(settings["methods"]):

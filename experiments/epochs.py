@@ -26,12 +26,12 @@ def by_epoch(ledger: RowLedger, networks: Sequence[str]) -> dict[str, Any]:
 
 
 def _panel(axis: Any, rows: Sequence[dict[str, Any]], base: float) -> None:
-    """Draw a line for each row; dashed ones are those with our substitution."""
+    """Draw a line for each row; dashed ones are those with our reconstruction."""
     ends = {}
     for row in rows:
         colour, style = COLOURS[row["method"]], "-" if row["own"] else "--"
         axis.plot([0, *_epochs(row)], [row["before"], *row["by_epoch"]], style, color=colour, lw=1.4)
-        name = row["method"] if row["own"] else f"{row['method']} + substitution"
+        name = row["method"] if row["own"] else f"{row['method']} + reconstruction"
         ends[f"{name}: {row['accuracy']:.1f}"] = (_epochs(row)[-1] + 0.4, row["accuracy"], colour)
     low = min(row["by_epoch"][0] for row in rows)
     axis.set_ylim(max(0.0, min(low, base - 8)) - 1, base + 1.5)

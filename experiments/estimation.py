@@ -196,7 +196,7 @@ def table(ledger: RowLedger) -> str:
     words = (
         f"{LABELS[settings['network']]}. {_unpruned(ledger)} Pruned networks are scored on "
         f"{settings['test'] or 'all'} of them, {'after' if settings['finetune'] else 'without any'} fine-tuning; "
-        "the linear substitute knows batch norms and filters, and no images."
+        "the linear reconstruction knows batch norms and filters, and no images."
     )
     return "\n\n".join(
         [
@@ -229,7 +229,7 @@ def _accuracies(ledger: RowLedger, settings: dict[str, Any]) -> str:
                  f"{values.min():.1f} to {values.max():.1f} %", percent(values.std(ddof=1)),
                  percent(by_norm_row["accuracies"][i]), percent(100 * alike, 0)]
             )  # fmt: skip
-    head = ["FLOPs", "substitute", "batch", "trials", "Eq. 1: mean", "range", "standard deviation", "Eq. 4",
+    head = ["FLOPs", "reconstruction", "batch", "trials", "Eq. 1: mean", "range", "standard deviation", "Eq. 4",
             "kept channels in common (last cut)"]  # fmt: skip
     return markdown(head, rows)
 
@@ -277,7 +277,7 @@ def _accuracy_figure(ledger: RowLedger) -> Any:
         axis.axhline(expected[i], color=ORANGE, ls=":", lw=1.8)
         axis.set_xticks(places, [str(b) for b in batches])
         axis.set_xlabel("images in a batch")
-        what = "" if substitute == "none" else f", {substitute} substitute"
+        what = "" if substitute == "none" else f", {substitute} reconstruction"
         axis.set_title(f"FLOPs −{100 * share:.0f} %{what}")
     axes[0, 0].set_ylabel("test accuracy in %")
     last = len(batches) - 1

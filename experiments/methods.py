@@ -29,7 +29,7 @@ CRITERIA = {
     "CP": "channel-lasso",
 }
 TAGS = {criterion: tag for tag, criterion in CRITERIA.items()}
-LINEAR = "linear"  # our substitution: consumers are fitted to unlabelled images before the fine-tuning
+LINEAR = "linear"  # our reconstruction: consumers are fitted to unlabelled images before the fine-tuning
 
 
 def compared(
@@ -41,7 +41,7 @@ def compared(
     images: int,
     apart: bool = False,
 ) -> None:
-    """Enter a row for every method, budget, and for what its own paper does as well as for our substitution.
+    """Enter a row for every method, budget, and for what its own paper does as well as for our reconstruction.
 
     `images` unlabelled ones are drawn from the training images, for criteria and substitutes that look at some.
     With `apart` networks whose consumers were fitted to them are fine-tuned by the scale's recipe for those.

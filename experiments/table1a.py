@@ -32,7 +32,7 @@ class Block:
 class Table1aSettings:
     """`sparse_epochs` is the training before pruning of methods that have one (NS, SSL, SFP).
 
-    `images` are those that the substitute is fitted to.
+    `images` are those that the reconstruction is fitted to.
     """
 
     blocks: tuple[Block, ...]
@@ -147,7 +147,7 @@ def table(ledger: RowLedger) -> str:
         )
     words = (
         "All methods of a block are brought to the same FLOPs: the share that the paper prints for its own method. "
-        "`+ substitution` lines are the same choice of channels with our linear substitute, fitted to "
+        "`+ reconstruction` lines are the same choice of channels with our linear reconstruction, fitted to "
         f"{settings['images']:,} unlabelled training images, before as much fine-tuning. NS, SSL and SFP have a "
         f"training phase before pruning, which the others do not have.{apart(ledger)}"
     )
@@ -173,7 +173,7 @@ def _line(block: dict[str, Any], method: str, row: dict[str, Any]) -> list[objec
     if paper is not None:
         theirs = [percent(paper.accuracy), f"{paper.flops:.2f} M", percent(paper.pruned)]
     automatic, pretrained = PROPERTIES[method]
-    name = method if row["own"] else f"{method} + substitution"
+    name = method if row["own"] else f"{method} + reconstruction"
     if row["error"]:
         return ["", name, tick(automatic), tick(pretrained), row["error"], None, None, None, *theirs]
     return ["", name, tick(automatic), tick(pretrained), percent(row["before"]), accuracy(row),
@@ -181,11 +181,13 @@ def _line(block: dict[str, Any], method: str, row: dict[str, Any]) -> list[objec
 
 
 def figures(ledger: RowLedger) -> dict[str, Any]:
-    """Draw every method's accuracy, as the paper has it and with our substitution."""
+    """Draw every method's accuracy, as the paper has it and with our reconstruction."""
     settings = ledger.header["settings"]["experiment"]
     blocks = [b for b in _ordered(settings) if ledger.all(network=b["network"], method=b["methods"][0])]
-    figure, axes = canvas(1, max(1, len(blocks)), width=2.7 * max(1, len(blocks)) + 0.4, height=2.9)
-    for axis, block in zip(axes[0], blocks, strict=False):
+    if not blocks:
+        return {}
+    figure, axes = canvas(1, len(blocks), width=2.7 * len(blocks) + 0.4, height=2.9)
+    for axis, block in zip(axes[0], blocks, strict=True):
         base = ledger.find(network=block["network"], method="base") or {}
         for place, method in enumerate(reversed(block["methods"])):
             found = over_seeds(ledger.all(network=block["network"], method=method))
@@ -207,7 +209,7 @@ def figures(ledger: RowLedger) -> dict[str, Any]:
         axis.set_xlim(left=0)
         axis.set_xlabel("test accuracy in %")
     figure.suptitle(
-        "after fine-tuning: hollow, the method's own way; filled, with our substitution (stroke: before fine-tuning)"
+        "after fine-tuning: hollow, the method's own way; filled, with our reconstruction (stroke: before fine-tuning)"
         " · dotted: unpruned", fontsize=8, color=GREY, x=0.01, ha="left",
     )  # fmt: skip
     return {"": figure} | by_epoch(ledger, [block["network"] for block in blocks])
