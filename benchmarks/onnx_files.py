@@ -100,8 +100,8 @@ def main() -> None:
 
 def pruned(subject: OnnxSubject, options: argparse.Namespace, ledger: RowLedger) -> None:
     """Prune a file to each budget, write it, and compare it with the original."""
-    keys = [{"file": subject.file, "budget": budget, "what": "agreement"} for budget in BUDGETS]
-    if all(ledger.find(**key) for key in keys):
+    keys = {b: {"file": subject.file, "budget": b, "what": "agreement"} for b in BUDGETS}
+    if all(ledger.find(**key) for key in keys.values()):
         return
     original = unpacked(subject, options)
     if original is None:
@@ -109,9 +109,9 @@ def pruned(subject: OnnxSubject, options: argparse.Namespace, ledger: RowLedger)
     model = slimilar.load_onnx(original, subject.shape)
     tests, calibration = images_of(subject, options.photos)
     before = answers(original, model, tests)
-    for key in keys:
-        target = options.files / f"{Path(subject.file).stem}-{round(100 * key['budget'])}.onnx"
-        ledger.row(key, partial(_pruned, subject, model, before, (tests, calibration), key["budget"], target))
+    for budget, key in keys.items():
+        target = options.files / f"{Path(subject.file).stem}-{round(100 * budget)}.onnx"
+        ledger.row(key, partial(_pruned, subject, model, before, (tests, calibration), budget, target))
 
 
 def _pruned(
