@@ -1,8 +1,8 @@
 """Never worse than simple: plans at the same cost, compared on images that none of them was fitted to.
 
 Each candidate's consumers are fitted to three quarters of some images, and the divergence from the original is measured
-on the last quarter. The one with the least is carried out with all images. These fits are quick ones: kernels of several
-taps keep their shape, and consumers that lose no channel stay as they are, the same for all candidates.
+on the last quarter. The one with the least is carried out with all images. These fits are quick ones, the same for all
+candidates: kernels of several taps keep their shape, and consumers that lose no channel stay as they are.
 """
 
 from __future__ import annotations
