@@ -50,7 +50,9 @@ LARGEST = 6000  # unknowns of one output channel; beyond, only channels are mixe
 class Settings:
     """How to fit."""
 
-    form: str = "patch"  # "patch": whole kernels; "mix": one matrix between channels; "quick": whole ones of one tap
+    form: str = (
+        "patch"  # "patch": whole kernels; "mix": one matrix between channels; "quick": whole ones of one tap
+    )
     ridge: float | None = None  # times the mean variance; without it, by held-out images
     prior: str = (
         "mix"  # what the ridge pulls to: "kernel", as it was; "mix": with stand-ins for removed channels
@@ -102,9 +104,7 @@ class Network:
     narrow: dict[int, Tensor] = field(
         default_factory=dict
     )  # convolution -> the channels of its input that it reads
-    fisher: dict[int, Tensor] = field(
-        default_factory=dict
-    )  # consumer operator -> that of its outputs
+    fisher: dict[int, Tensor] = field(default_factory=dict)  # consumer operator -> that of its outputs
     kept: Kept = field(default_factory=lambda: np.zeros(0, np.bool_))  # units that stayed in the end
     sums: Sums = field(default_factory=dict)
 
