@@ -86,7 +86,7 @@ def merged(a: SampleMoments, b: SampleMoments) -> tuple[Tensor, Tensor]:
 
 
 @dataclass(frozen=True, eq=False)
-class Comparison:
+class RidgeSearch:
     """What tells how well a ridge does: statistics to fit to, others to measure on, the kernel before, and weights."""
 
     fit: Statistics
@@ -94,7 +94,7 @@ class Comparison:
     prior: Tensor
     weight: Tensor  # of each output
 
-    def combined(self) -> Comparison:
+    def combined(self) -> RidgeSearch:
         """Return random combinations of the outputs, with the same error in expectation; few outputs stay."""
         outputs = self.prior.shape[1]
         if outputs <= _COMBINATIONS:
@@ -102,13 +102,13 @@ class Comparison:
         generator = torch.Generator().manual_seed(0)  # the same for all, so that they can be compared
         mix = torch.randn(outputs, _COMBINATIONS, generator=generator, dtype=torch.float64).to(self.prior)
         mix *= (self.weight.expand(outputs).to(mix) / _COMBINATIONS).sqrt()[:, None]
-        return Comparison(
+        return RidgeSearch(
             self.fit.combined(mix), self.held_out.combined(mix), self.prior @ mix, mix.new_ones(_COMBINATIONS)
         )
 
-    def single(self) -> Comparison:
+    def single(self) -> RidgeSearch:
         """Return the same in float32, in which a grid of powers of ten can be told apart."""
-        return Comparison(self.fit.single(), self.held_out.single(), self.prior.float(), self.weight.float())
+        return RidgeSearch(self.fit.single(), self.held_out.single(), self.prior.float(), self.weight.float())
 
     def error(self, strength: float) -> float:
         """Return the held-out error of the kernel that is fitted with a ridge; infinite where that is too weak."""
@@ -139,14 +139,14 @@ def held_out_strength(
 
     Outputs count by `weight`. The error is up to the variance of the targets, which no kernel changes.
     """
-    return _descend(Comparison(fit, held_out, prior, weight).combined().single().error)
+    return _descend(RidgeSearch(fit, held_out, prior, weight).combined().single().error)
 
 
 def held_out_error(
     fit: Statistics, held_out: Statistics, prior: Tensor, weight: Tensor, strength: float
 ) -> float:
     """Return the held-out error of the kernel that is fitted with a ridge; infinite where that is too weak."""
-    return Comparison(fit, held_out, prior, weight).combined().single().error(strength)
+    return RidgeSearch(fit, held_out, prior, weight).combined().single().error(strength)
 
 
 def leave_one_out_strength(x: Tensor, y: Tensor, prior: Tensor, weight: Tensor) -> float:
