@@ -102,8 +102,8 @@ def _weaken(structure: Structure, fault: Mismatch) -> Assumptions | None:
 def _unweakened(structure: Structure, op: Op) -> set[Signature]:
     """Return the views of which another axis may be the one that shrinks, where a number follows the width.
 
-    In attention the queries are scaled by the width of a head: not this may shrink, but the number of heads. So the view
-    that the channels of an operator come from is read anew, and with it all that are alike: keys and values.
+    In attention the queries are scaled by the width of a head: not this may shrink, but the number of heads. So the
+    view that the channels of an operator come from is read anew, and with it all that are alike: keys and values.
     """
     views, mine = _regroupings(structure, op), _units(structure, op)
     shapes = {
