@@ -20,6 +20,7 @@ import time
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 import torch
 from _results import RESULTS, header
@@ -27,6 +28,7 @@ from _zoo import oracle
 
 import slimilar
 from slimilar.errors import NothingToPrune, SlimilarError
+from slimilar.graph.groups import Residual
 from slimilar.utils.atomic import write_text
 
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
@@ -41,7 +43,7 @@ class Draw:
 
     steps: tuple[str, ...]
     stem: int
-    residual: str
+    residual: Residual
     ratio: float
 
     @classmethod
@@ -49,9 +51,7 @@ class Draw:
         """Return the network of a number: the same on every machine."""
         dice = random.Random(f"{seed} {i}")
         steps = tuple(dice.choices(sorted(STEPS), k=dice.randint(1, 6)))
-        return cls(
-            steps, dice.randint(2, 8), dice.choice(["inner", "select", "joint"]), dice.uniform(0.2, 0.9)
-        )
+        return cls(steps, dice.randint(2, 8), dice.choice(get_args(Residual)), dice.uniform(0.2, 0.9))
 
 
 def outcome(draw: Draw) -> tuple[str, str]:
