@@ -120,10 +120,10 @@ def positive_definite(covariance: Tensor, amount: float) -> float:
     >>> positive_definite(matrix, 0.5), matrix.diagonal().tolist()
     (0.5, [0.5, 0.5])
     """
+    if not len(covariance):
+        return amount
     covariance.diagonal().add_(amount)
-    least = torch.finfo(covariance.dtype).eps * float(
-        covariance.abs().max()
-    )  # what rounding may have taken off
+    least = torch.finfo(covariance.dtype).eps * float(covariance.abs().max())  # rounding takes off as much
     for _ in range(16):
         if not int(torch.linalg.cholesky_ex(covariance).info):
             break

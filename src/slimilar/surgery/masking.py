@@ -88,10 +88,10 @@ class Masked(TorchDispatchMode):
     def _enter(self, path: str, layer: nn.RNNBase, args: tuple[Any, ...]) -> None:
         self._counts, self._weights = False, layer._flat_weights
         masks = self.masks.get((path, 0), [])
-        layer._flat_weights = list(self._weights)
+        weights = list(self._weights)
         for which, axis, lost in masks:
-            weight = layer._flat_weights[which]
-            layer._flat_weights[which] = weight.index_fill(axis, lost.to(weight.device), 0)
+            weights[which] = weights[which].index_fill(axis, lost.to(weights[which].device), 0)
+        layer._flat_weights = weights
         self._turns[path] = 1
 
     def _leave(self, layer: nn.RNNBase, *_: Any) -> None:

@@ -81,7 +81,7 @@ def _weaken(structure: Structure, fault: Mismatch) -> Assumptions | None:
     op = _operator_at_fault(structure, fault.op)
     if op is None:
         return _shrink_sizes_ahead(structure, fault.op)
-    if rules.is_pointwise(op.func) and (views := _unweakened(structure, op)):
+    if fault.number and (views := _unweakened(structure, op)):
         levels = {**assumptions.levels, **dict.fromkeys(views, 1)}
         return replace(assumptions, levels=levels, held_sizes=assumptions.held_sizes - views)
     signature = op.signature
@@ -100,11 +100,18 @@ def _weaken(structure: Structure, fault: Mismatch) -> Assumptions | None:
 
 
 def _unweakened(structure: Structure, op: Op) -> set[Signature]:
-    """Return the views in the module of an operator of whose two axes the other may be the one that shrinks.
+    """Return the views of which another axis may be the one that shrinks, where a number follows the width.
 
-    In attention the queries are scaled by the width of a head: not this may shrink, but the number of heads.
+    In attention the queries are scaled by the width of a head: not this may shrink, but the number of heads. So the
+    view that the channels of an operator come from is read anew, and with it all that are alike: keys and values.
     """
-    return {s for s in _regroupings(structure, op) if not structure.assumptions.levels.get(s, 0)}
+    views, mine = _regroupings(structure, op), _units(structure, op)
+    shapes = {
+        _shapes(structure, o)
+        for o in structure.trace.ops
+        if o.signature in views and mine & _units(structure, o)
+    }
+    return {s for s, found in views.items() if found in shapes and not structure.assumptions.levels.get(s, 0)}
 
 
 def _regroupings(structure: Structure, op: Op) -> dict[Signature, tuple[Shape, Shape]]:
@@ -154,10 +161,15 @@ def _operator_at_fault(structure: Structure, index: int) -> Op | None:
 
 def _is_reached(structure: Structure, op: Op) -> bool:
     """Tell whether channels that may leave reach an operator."""
+    return bool(_units(structure, op))
+
+
+def _units(structure: Structure, op: Op) -> set[int]:
+    """Return the units that reach an operator."""
     labels = (structure.trace.values[i].labels for i in op.inputs)
     atoms = [factor.numpy().reshape(-1) for factors in labels for factor in factors]
     units = np.append(structure.grouping.unit_of, FIXED)[np.concatenate([np.empty(0, np.int64), *atoms])]
-    return bool((units >= 0).any())
+    return set(units[units >= 0].tolist())
 
 
 def _shrink_sizes_ahead(structure: Structure, index: int) -> Assumptions | None:

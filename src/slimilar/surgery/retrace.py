@@ -22,9 +22,10 @@ from slimilar.utils.pytree import Example
 class Mismatch(Exception):
     """The smaller model does not send its channels the way the original does."""
 
-    def __init__(self, op: int, fact: str, kept: Kept) -> None:
+    def __init__(self, op: int, fact: str, kept: Kept, number: bool = False) -> None:
         super().__init__(fact)
         self.op, self.fact, self.kept = op, fact, kept  # the operator, what happened, and what stayed
+        self.number = number  # the code computes a number from a width, such as the scale of attention
 
 
 def retrace(model: nn.Module, example: Example, structure: Structure, kept: Kept) -> None:
@@ -117,7 +118,7 @@ class Checker:
             and rules.is_pointwise(call.func)
             and _numbers(call.bound) != _numbers(expected.arguments)
         ):
-            raise self._mismatch("a number in the code follows the width")
+            raise Mismatch(self._op, "a number in the code follows the width", self._kept, number=True)
         known = self._left_of_all(expected) if same or _has_single_channels(call) else None
         self._rule_applied = known is None
         if known is not None:

@@ -29,7 +29,7 @@ def _held(call: Call, path: str, width: int) -> list[tuple[str, int | None]]:
     module = call.modules[path]
     if isinstance(module, nn.RNNBase | nn.RNNCellBase):
         return [("hidden_size", None)] if module.hidden_size == width else []
-    return holding(module, width)
+    return [] if type(module).__module__.startswith("torch.nn") else holding(module, width)
 
 
 def holding(module: nn.Module, number: int) -> list[tuple[str, int | None]]:
