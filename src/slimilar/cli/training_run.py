@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
+from slimilar.cli.destination import folder_for
 from slimilar.cli.images import ImageReader
 from slimilar.cli.model_source import OpenedModel
 from slimilar.cli.output import Output, ProgressDisplay, escape, percent
-from slimilar.cli.preprocessing_options import PreprocessingOptions
+from slimilar.cli.training_options import TrainingOptions
 from slimilar.cli.training_phase import PhaseOptions
 from slimilar.errors import InvalidInput
 
@@ -19,49 +19,53 @@ if TYPE_CHECKING:
     from slimilar.train.settings import Precision
 
 
-PARTS: tuple[Literal["train", "test"], ...] = ("train", "test")
+AUTO = "auto"  # the recipe that suits the model
 
 
 class TrainingCommand:
     """One training from the command line: its data, its progress, its result."""
 
     def __init__(
-        self,
-        out: Output,
-        opened: OpenedModel,
-        data: str | None,
-        limit: int | None,
-        options: PreprocessingOptions,
-        unlabelled: bool = False,
+        self, out: Output, opened: OpenedModel, options: TrainingOptions, unlabelled: bool = False
     ) -> None:
         from slimilar.train.distributed import DistributedContext
 
-        self.opened = opened
+        self.opened, self.options, self.folder = opened, options, folder_for(options.out)
         self.first = DistributedContext.join().is_first  # of several processes, one prints and writes
         self.out = out if self.first else Output(quiet=True)
-        named = data or _default_data()
-        reader = ImageReader(self.out, opened, options)
+        named = options.data or _default_data()
+        reader = ImageReader(self.out, opened, options.preprocessing)
         self.images: Any
+        self.test: Any = None
         if unlabelled:
-            found = reader.unlabelled(named, limit)
-            self.images, self.test, self.preprocessing = found.images, None, found.preprocessing
+            found = reader.unlabelled(named, options.limit)
+            self.images, self.preprocessing = found.images, found.preprocessing
         else:
-            self.images, self.test = (reader.labelled(named, part, limit) for part in PARTS)
+            self.images = reader.labelled(named, "train", options.limit)
+            self.test = reader.labelled(named, "test", options.limit)
             self.preprocessing = reader.preprocessing(self.images)
 
     def __call__(
-        self, chosen: Recipe, folder: Path, resume: bool, seed: int,
-        tune: bool = False, teacher: Any = None, phase: PhaseOptions = PhaseOptions(),  # noqa: B008 (frozen)
-        amp: str = "auto",
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        tune: bool = False,
+        teacher: Any = None,
+        freeze_statistics: bool = False,
+        phase: PhaseOptions = PhaseOptions(),
+    ) -> None:
+        """Train, save the model and show its accuracy."""
         from slimilar.train import TrainingSettings, finetune, train
 
+        given = self.options
+        chosen = changed_recipe(
+            self._recipe(teacher is not None), given.epochs, given.lr, freeze_statistics or None
+        )
         hooks = phase.hooks(self.opened, chosen)
-        settings = TrainingSettings(seed=seed, save_every=200, precision=precision_of(amp))
+        settings = TrainingSettings(seed=given.seed, save_every=200, precision=precision_of(given.amp))
         try:
             with self.out.working("Training") as tell:
                 result = (finetune if tune else train)(
-                    self.opened.model, self.images, chosen, test=self.test, folder=folder, resume=resume,
+                    self.opened.model, self.images, chosen, test=self.test, folder=self.folder, resume=given.resume,
                     teacher=teacher, hooks=hooks, settings=settings,
                     progress=shown(self.out, tell),
                 )  # fmt: skip
@@ -69,14 +73,30 @@ class TrainingCommand:
             raise KeyboardInterrupt("stopped; to go on, give the same command with --resume") from stop
         phase.mark(result.model)
         if self.first:
-            self._finish(result, folder, phase)
+            self._finish(result, phase)
 
-    def _finish(self, result: TrainingResult, folder: Path, phase: PhaseOptions) -> None:
+    def _recipe(self, taught: bool) -> str:
+        """Return the recipe that was named, or else the one that suits the model; say so where it is special."""
+        if self.options.recipe != AUTO:
+            return self.options.recipe
+        if not self.opened.fitted:
+            return "quick"
+        self.out.note(
+            "recipe reconstructed (batch norms keep their statistics, small rate), because the model was fitted to "
+            f"{self.opened.fitted} images"
+        )
+        if not taught:
+            self.out.note(
+                "there is no teacher; --teacher MODEL, the model before pruning, keeps more accuracy"
+            )
+        return "reconstructed"
+
+    def _finish(self, result: TrainingResult, phase: PhaseOptions) -> None:
         from slimilar.deploy.store import save
 
         file = save(
-            result.model, folder / "model.safetensors", source=self.opened.source, preprocessing=self.preprocessing,
-            inputs=[(1, *shape) for shape in self.opened.shapes],
+            result.model, self.folder / "model.safetensors", source=self.opened.source,
+            preprocessing=self.preprocessing, inputs=[(1, *shape) for shape in self.opened.shapes],
             note={"fitted images": self.opened.fitted} if self.opened.fitted else None,
         )  # fmt: skip
         before = (
