@@ -30,11 +30,7 @@ Rate = Annotated[
 ]
 RecipeName = Annotated[
     str,
-    typer.Option(
-        help="one-cycle, base, quick, reconstructed, paper-vgg, ...; a wrong name lists them. auto: reconstructed for "
-        "models of prune --calibrate, else quick.",
-        metavar="NAME",
-    ),
+    typer.Option(help="one-cycle, base, quick, paper-vgg, ...; a wrong name lists them.", metavar="NAME"),
 ]
 Amp = Annotated[
     str,

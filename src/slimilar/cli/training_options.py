@@ -26,7 +26,14 @@ class TrainingOptions:
             metavar="DATA",
         ),
     ] = None
-    recipe: options.RecipeName = "auto"
+    recipe: Annotated[
+        str,
+        typer.Option(
+            help="one-cycle, base, quick, reconstructed, paper-vgg, ...; a wrong name lists them. auto: reconstructed "
+            "for models of prune --calibrate, else quick.",
+            metavar="NAME",
+        ),
+    ] = "auto"
     epochs: Annotated[
         int | None, typer.Option(help="Number of epochs, in place of the recipe's.", min=1, metavar="N")
     ] = None
