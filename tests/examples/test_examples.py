@@ -83,8 +83,9 @@ def test_distributed_in_two_processes(photos, tmp_path):
         "--mixed_precision", "no", "--dynamo_backend", "no", "--main_process_port", "0",
         EXAMPLES / "distributed.py", "--images", photos, "--epochs", "1", "--flops", "0.6",
     ]  # fmt: skip
+    here = {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(Path(slimilar.__file__).parents[1])}
     found = subprocess.run(
-        [str(part) for part in command], cwd=tmp_path, env={**os.environ, "OMP_NUM_THREADS": "1"},
+        [str(part) for part in command], cwd=tmp_path, env={**os.environ, **here},
         capture_output=True, text=True, timeout=240, check=False,
     )  # fmt: skip
     assert found.returncode == 0, found.stderr
