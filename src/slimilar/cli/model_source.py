@@ -278,21 +278,3 @@ def _fitting(found: Preprocessing | None, shapes: tuple[tuple[int, ...], ...]) -
     return Preprocessing.of(
         size, normalisation=found.normalisation, interpolation=found.interpolation, grey=found.grey
     )
-
-
-def parse_layers(layers: Sequence[str] | None) -> dict[str, float]:
-    """Return thresholds by layer, out of NAME=T.
-
-    >>> parse_layers(["features.conv1_1=0", "a=b=0.25"])
-    {'features.conv1_1': 0.0, 'a=b': 0.25}
-    """
-    found = {}
-    for entry in layers or ():
-        name, _, value = entry.rpartition("=")
-        try:
-            found[name] = float(value)
-        except ValueError:
-            found[name] = math.nan
-        if not name or math.isnan(found[name]):
-            raise InvalidInput(f"--layer must look like NAME=0.25, got {entry!r}")
-    return found

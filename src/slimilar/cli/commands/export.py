@@ -9,24 +9,22 @@ import typer
 
 from slimilar.cli import options
 from slimilar.cli.destination import file_for
-from slimilar.cli.model_source import open_model
+from slimilar.cli.model_options import Dtype, ModelOptions
 from slimilar.cli.output import Output, escape
 
 
 def export(
     model: options.Model,
+    *,
     out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.", metavar="FILE")] = Path(
         "model.onnx"
     ),
     fixed_batch: Annotated[
         int | None, typer.Option(help="Fix the batch size. Default: dynamic.", min=1, metavar="N")
     ] = None,
-    weights: options.Weights = None,
-    input: options.Input = None,
-    base: options.Base = None,
-    dtype: options.Dtype = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
+    source: ModelOptions,
+    dtype: Dtype = None,
+    output: Output,
 ) -> None:
     """Export a model to ONNX, and compare its outputs with PyTorch's.
 
@@ -35,12 +33,11 @@ def export(
     from slimilar.deploy.onnx import export_onnx
     from slimilar.planning.cost import human
 
-    output = Output(json, quiet)
-    out = file_for(out)
-    opened = open_model(model, weights, input, base).placed("cpu", dtype)
+    file = file_for(out)
+    opened = source.open(model).placed("cpu", dtype)
     with output.working("Exporting"):
         done = export_onnx(
-            opened.model, out, opened.example(fixed_batch or 1), dynamic_batch=fixed_batch is None
+            opened.model, file, opened.example(fixed_batch or 1), dynamic_batch=fixed_batch is None
         )
     compared = "not compared: onnxruntime is not installed" if done.error is None else f"{done.error:.1g}"
     output.table(

@@ -22,6 +22,7 @@ def reproduce(
             metavar="NAME",
         ),
     ],
+    *,
     scale: Annotated[
         str,
         typer.Option(
@@ -41,15 +42,14 @@ def reproduce(
     ] = None,
     seed: options.Seed = 0,
     threads: options.Threads = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
+    output: Output,
 ) -> None:
     """Run or continue an experiment of the paper, and write its table and figures.
 
     Example: [bold]slimilar reproduce bound --scale tiny --out results[/]
     """
     catalogue = _catalogue()
-    output, files = Output(json, quiet), []
+    files = []
     for chosen in catalogue.NAMES if name == "all" else [name]:
         place = catalogue.RESULTS if out is None else out
         for file in catalogue.reproduce(chosen, scale, data, place, seed, threads):
