@@ -145,8 +145,8 @@ def mixing(covariance: Tensor, kept: Tensor, removed: Tensor, strength: float = 
     inside = covariance[kept][:, kept]
     if not bool(torch.isfinite(inside).all()):
         raise InvalidInput(
-            "the activations that consumers are fitted to must be finite, got infinite numbers or NaN: pass images that "
-            "are preprocessed as in training, or ",
+            "the activations that consumers are fitted to must be finite, got infinite numbers or NaN: pass images "
+            "that are preprocessed as in training, or ",
             Option("reconstruction", "none"),
         )
     positive_definite(inside, level(inside, strength))
