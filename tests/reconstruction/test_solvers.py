@@ -268,4 +268,6 @@ def test_activations_that_are_not_finite_are_refused() -> None:
 def test_a_channel_that_does_not_vary_stands_in_for_nothing() -> None:
     """Rounding leaves its variance a little below zero."""
     covariance = torch.diag(torch.tensor([-1e-17, 1.0, 1.0], dtype=torch.float64))
-    assert bool(torch.isfinite(mixing(covariance, torch.tensor([0, 1]), torch.tensor([2]), strength=0.0)).all())
+    assert bool(
+        torch.isfinite(mixing(covariance, torch.tensor([0, 1]), torch.tensor([2]), strength=0.0)).all()
+    )
