@@ -53,7 +53,7 @@ class Version:
     def _start(self) -> subprocess.Popen[str]:
         environment = {**os.environ, "PYTHONPATH": str(self.source / "src"), "OMP_NUM_THREADS": "1"}
         self.process = subprocess.Popen(
-            [sys.executable, str(_HERE / "_zoo" / "filters.py")], env=environment, text=True,
+            [sys.executable, "-P", str(_HERE / "_zoo" / "filters.py")], env=environment, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
         )  # fmt: skip
         return self.process

@@ -50,7 +50,7 @@ def _example(entry: dict[str, Any]) -> Any:
 
 def filters(entry: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the filters of every module, those that may leave, and why others stay."""
-    find = _first(("slimilar.surgery.probe", "find_structure"), ("slimilar.probe", "find_structure"))
+    find = _first(("slimilar.surgery.probe", "find_structure"), ("slimilar.probe", "analyse"))
     model = _built(entry).eval()
     grouping = find(model, _example(entry), "joint").grouping
     free: Counter[str] = Counter()

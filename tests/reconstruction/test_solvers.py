@@ -11,6 +11,7 @@ from helpers.fitting import generator, images, small_net
 from slimilar.calibration.consumers import at_places, patches
 from slimilar.calibration.fisher import fisher_weights, temperature
 from slimilar.calibration.program import record
+from slimilar.errors import InvalidInput
 from slimilar.reconstruction.patches import ChannelChoice, Samples, fit
 from slimilar.reconstruction.solvers import (
     SampleMoments,
@@ -255,3 +256,18 @@ def test_elimination_in_place_is_elimination_anew() -> None:
         unknowns = (channels[:, None] * taps + torch.arange(taps)).flatten()
         anew = torch.linalg.solve(covariance[unknowns][:, unknowns], cross[unknowns])
         assert torch.allclose(kernel.double(), anew, atol=1e-4)
+
+
+def test_activations_that_are_not_finite_are_refused() -> None:
+    covariance = torch.eye(3, dtype=torch.float64)
+    covariance[0, 0] = torch.nan
+    with pytest.raises(InvalidInput, match="must be finite"):
+        mixing(covariance, torch.tensor([0, 1]), torch.tensor([2]))
+
+
+def test_a_channel_that_does_not_vary_stands_in_for_nothing() -> None:
+    """Rounding leaves its variance a little below zero."""
+    covariance = torch.diag(torch.tensor([-1e-17, 1.0, 1.0], dtype=torch.float64))
+    assert bool(
+        torch.isfinite(mixing(covariance, torch.tensor([0, 1]), torch.tensor([2]), strength=0.0)).all()
+    )

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from slimilar.errors import InvalidInput, Option
 from slimilar.utils.precision import exact, exact_device
 
 Floats = NDArray[np.float64]
@@ -142,6 +143,12 @@ def mixing(covariance: Tensor, kept: Tensor, removed: Tensor, strength: float = 
     [[1.0, 1.0]]
     """
     inside = covariance[kept][:, kept]
+    if not bool(torch.isfinite(inside).all()):
+        raise InvalidInput(
+            "the activations that consumers are fitted to must be finite, got infinite numbers or NaN: pass images "
+            "that are preprocessed as in training, or ",
+            Option("reconstruction", "none"),
+        )
     positive_definite(inside, level(inside, strength))
     factor = torch.linalg.cholesky(inside)
     return torch.cholesky_solve(covariance[kept][:, removed], factor).T
