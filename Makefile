@@ -52,8 +52,9 @@ test: $(INSTALLED)  ## run the tests
 	@scripts/ensure-browser
 	$(PARALLEL) $(ARGS)
 
-test-slow: $(INSTALLED)  ## run the tests that take minutes
+test-slow: $(INSTALLED)  ## run the tests that take minutes, and generated networks: benchmarks/results/fuzz.txt
 	$(PYTEST) -m slow --timeout 3600 --ignore tests/zoo $(ARGS)
+	PYTHONPATH=benchmarks $(BIN)/python benchmarks/fuzz.py
 
 test-zoo: $(DETECTORS)  ## run the tests over whole model zoos
 	$(PYTEST) -m slow --timeout 3600 tests/zoo $(ARGS)

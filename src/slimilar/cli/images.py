@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from slimilar.data import ImageFiles, Images, Normalisation, Preprocessing
+    from slimilar.data.source import ImageSource
 
 _ARRAYS = {"x_train": "y_train", "images": "labels", "x": "y", "pictures": "labels", "arr_0": "arr_1"}
 FEW = 128  # calibration images: fewer fit the reconstruction badly
@@ -179,6 +180,13 @@ class ImageReader:
     def _say_count(self, what: str, count: int) -> None:
         few = f"; that is few: {FEW} or more keep more accuracy" if count < FEW else ""
         self.out.note(f"calibrating on {count} image{'s' * (count != 1)} of {escape(what)}{few}")
+
+
+def laid_out(images: ImageSource, opened: OpenedModel) -> ImageSource:
+    """Return images with the axes in the order that a model takes them in."""
+    from slimilar.data.source import ChannelsLastSource
+
+    return ChannelsLastSource(images) if channels_last(opened.shapes[0]) else images
 
 
 def fitted(images: Tensor, opened: OpenedModel) -> Tensor:

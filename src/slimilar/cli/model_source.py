@@ -61,6 +61,12 @@ class OpenedModel:
         return tall, wide
 
     @property
+    def channels(self) -> int | None:
+        """Channels of the first input; None where it is no image."""
+        shape = self.shapes[0]
+        return (shape[2] if channels_last(shape) else shape[0]) if len(shape) == 3 else None
+
+    @property
     def title(self) -> str:
         """A short name for headings."""
         return (self.source or "model").rpartition("/")[2]

@@ -88,12 +88,22 @@ class Output:
         if self.silent or not errors.is_terminal:
             yield ProgressDisplay()
             return
-        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import (
+            BarColumn,
+            Progress,
+            SpinnerColumn,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
 
-        columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
+        left = TimeRemainingColumn(compact=True), TextColumn("left")
+        columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), *left
         with Progress(*columns, console=errors, transient=True) as bar:
             task = bar.add_task(what, total=None)
-            yield ProgressDisplay(lambda **changes: bar.update(task, **changes))
+            yield ProgressDisplay(
+                lambda **changes: bar.update(task, **changes), lambda: bar.reset(task, total=None)
+            )
 
 
 def _log(text: str) -> None:
@@ -114,8 +124,10 @@ def _log_table(headings: Sequence[str], rows: Sequence[Sequence[str]], title: st
 class ProgressDisplay:
     """Takes how far the work is, and shows it in a terminal."""
 
-    def __init__(self, update: Callable[..., None] | None = None) -> None:
-        self.update = update
+    def __init__(
+        self, update: Callable[..., None] | None = None, restart: Callable[[], None] = lambda: None
+    ) -> None:
+        self.update, self.restart = update, restart  # each stage has its own clock, and its own time left
         self.latest = ""  # the stage that was shown last
 
     def __call__(self, share: float) -> None:
@@ -128,6 +140,7 @@ class ProgressDisplay:
         if what != self.latest:
             self.latest = what
             LOG.log(STAGE, what)
+            self.restart()
         if self.update is not None:
             self.update(description=what[:1].upper() + what[1:], total=max(1, steps), completed=done)
 

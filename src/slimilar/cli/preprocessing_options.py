@@ -103,7 +103,7 @@ def _usual(opened: OpenedModel) -> Preprocessing:
     from slimilar.data.images import RAW
     from slimilar.data.preprocessing import IMAGENET, Preprocessing
 
-    grey = len(opened.shapes[0]) == 3 and opened.shapes[0][0] == 1
+    grey = opened.channels == 1
     return Preprocessing.of(opened.size, normalisation=RAW if grey else IMAGENET, grey=grey)
 
 

@@ -9,7 +9,7 @@ import typer
 
 from slimilar.cli import options
 from slimilar.cli.confidence import wilson
-from slimilar.cli.images import ImageReader
+from slimilar.cli.images import ImageReader, laid_out
 from slimilar.cli.model_options import ModelOptions, Placement
 from slimilar.cli.output import Output, escape, percent
 from slimilar.cli.preprocessing_options import PreprocessingOptions
@@ -41,7 +41,7 @@ def evaluate(
         opened = place.of(found_model)
         images = ImageReader(out, opened, prepared).labelled(data, "test", limit)
         with out.working(f"Evaluating {name}"):
-            found[name] = score(opened.model, images, precision=precision_of(amp))
+            found[name] = score(opened.model, laid_out(images, opened), precision=precision_of(amp))
     rows = [
         [escape(name), percent(s.accuracy), "{:.1f}..{:.1f}".format(*(100 * x for x in wilson(s.accuracy, s.images))),
          percent(s.top5), f"{s.loss:.3f}", str(s.images)]
