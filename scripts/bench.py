@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -41,17 +42,13 @@ def benchmarks() -> list[Benchmark]:
 
 
 def _described(file: Path, text: str) -> Benchmark:
-    tree = ast.parse(text)
-    needs = {
-        str(ast.literal_eval(call.args[0]))
-        for call in ast.walk(tree)
-        if isinstance(call, ast.Call)
-        and getattr(call.func, "attr", "") == "add_argument"
-        and any(k.arg == "required" and ast.literal_eval(k.value) for k in call.keywords)
-    }
+    """Read off the first line of usage what a benchmark needs: what stands outside brackets."""
+    told = ast.get_docstring(ast.parse(text)) or ""
+    usage = next((line for line in told.splitlines() if f"python benchmarks/{file.name}" in line), "")
+    words = re.split(r"[\[#>]", usage.partition(file.name)[2])[0].split()
+    needs = {word for i, word in enumerate(words) if word.startswith("--") or i == 0}
     named = f"results/{file.stem}.txt"
-    prints = named in (ast.get_docstring(tree) or "") or (BENCHMARKS / named).exists()
-    return Benchmark(file, frozenset(needs), prints)
+    return Benchmark(file, frozenset(needs), prints=named in told or (BENCHMARKS / named).exists())
 
 
 def run(benchmark: Benchmark, words: list[str]) -> None:

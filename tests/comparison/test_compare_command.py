@@ -107,7 +107,8 @@ def test_the_command_writes_table_data_and_curves(tmp_path):
     names = {Path(file).name for file in answer["files"]}
     assert names == {"comparison.md", "comparison.csv", "comparison.png", "comparison.svg"}
     text = (tmp_path / "comparison.md").read_text()
-    assert "Command: `slimilar compare slimilar:demo --data demo --criteria magnitude-l1,random" in text
+    assert "Command: `slimilar compare slimilar:demo --data demo " in text
+    assert " --criteria magnitude-l1,random --flops 0.6 " in text
     assert "| magnitude-l1 | none (own) |" in text
     with open(tmp_path / "comparison.csv") as file:
         assert [row["criterion"] for row in csv.DictReader(file)] == ["magnitude-l1"] * 2 + ["random"] * 2
