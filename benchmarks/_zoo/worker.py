@@ -136,13 +136,13 @@ def exported(entry: Architecture) -> dict[str, Any]:
 def to_target(plan: Plan) -> Cut:
     """Return the cut at the FLOPs aimed at, or the deepest there is."""
     try:
-        return plan.at(flops=TARGET)
+        return plan.at(flops=TARGET, round_to=1)
     except UnreachableBudget:
-        return plan.at(threshold=1.0)
+        return plan.at(threshold=1.0, round_to=1)
 
 
 def _smallest(plan: Plan) -> float:
-    return plan.at(threshold=1.0).flops / plan.before.flops if plan.groups else 1.0
+    return plan.at(threshold=1.0, round_to=1).flops / plan.before.flops if plan.groups else 1.0
 
 
 def _structure(plan: Plan) -> dict[str, Any]:

@@ -58,6 +58,8 @@ class Result:
             a, b = getattr(before, kind), getattr(after, kind)
             lines.append(f"{label}: {human(a)} -> {human(b)} (-{1 - b / max(1, a):.1%})")
         lines.append(f"threshold {self.cut.threshold:.4g}, {len(self.plan.frozen)} groups left whole")
+        if self.cut.round_to > 1:
+            lines.append(f"widths are multiples of {self.cut.round_to}, or less in narrow layers")
         if self.peak_memory is not None:
             lines.append(f"peak memory on the device: {self.peak_memory / 2**20:.0f} MiB")
         lines += [*self.notes, *[self.plan.note] * bool(self.plan.note)]

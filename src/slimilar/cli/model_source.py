@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from slimilar.data import Preprocessing
+    from slimilar.planning.rounding import RoundTo
 
 _LARGEST = 2**28  # numbers in an example input: a gigabyte
 
@@ -272,6 +273,17 @@ def _fitting(found: Preprocessing | None, shapes: tuple[tuple[int, ...], ...]) -
     return Preprocessing.of(
         size, normalisation=found.normalisation, interpolation=found.interpolation, grey=found.grey
     )
+
+
+def parse_rounding(text: str) -> RoundTo:
+    """Return the multiple that --round-to names, or "auto".
+
+    >>> parse_rounding("8"), parse_rounding("auto")
+    (8, 'auto')
+    """
+    from slimilar.planning.rounding import check_rounding
+
+    return check_rounding(int(text) if text.isdecimal() else text)
 
 
 def parse_layers(layers: Sequence[str] | None) -> dict[str, float]:

@@ -121,10 +121,9 @@ Runtime = Annotated[
     ),
 ]
 RoundTo = Annotated[
-    int,
+    str,
     typer.Option(
-        help="Keep widths at multiples of this, by undoing the costliest merges.",
-        min=1,
+        help="Make widths multiples of this, which run faster; 1: any width. Auto: 16, less in narrow layers.",
         metavar="N",
         rich_help_panel=TARGET,
     ),

@@ -146,8 +146,7 @@ class _Demo:
         chosen = PlanOptions(reconstruction="none" if how == REMOVED else "linear", seed=self.seed)
         images = self.shown if how in (REFITTED, FITTED) else None
         found = Planned(fitted if how == FITTED else self.plan, chosen, images)
-        round_to = 8 if how == FITTED else 1  # kernels run in multiples of 8; its time is measured
-        return pruned(Output(quiet=True), self.opened, found, PruningTarget("flops", share, round_to))
+        return pruned(Output(quiet=True), self.opened, found, PruningTarget("flops", share))
 
 
 def _show_accuracy(out: Output, accuracy: float, count: int, rows: list[DemoRow]) -> None:

@@ -10,7 +10,7 @@ import typer
 from slimilar.cli import options
 from slimilar.cli.budget_checks import check_budget_size, check_budget_unit
 from slimilar.cli.images import ImageReader
-from slimilar.cli.model_source import OpenedModel, open_model, parse_layers
+from slimilar.cli.model_source import OpenedModel, open_model, parse_layers, parse_rounding
 from slimilar.cli.output import Output, escape
 from slimilar.cli.plans import Planned, PlanOptions, planned
 from slimilar.cli.preprocessing_options import PreprocessingOptions
@@ -58,7 +58,7 @@ def prune(
     latency: options.Latency = None,
     ratio: options.Ratio = None,
     quantile: options.Quantile = None,
-    round_to: options.RoundTo = 1,
+    round_to: options.RoundTo = "auto",
     layer: options.Layer = None,
     exclude: options.Exclude = None,
     calibrate: options.Calibrate = None,
@@ -100,7 +100,7 @@ def prune(
     output = Output(json, quiet)
     target = PruningTarget.of(
         threshold=threshold, flops=flops, macs=macs, params=params, latency=latency, ratio=ratio, quantile=quantile,
-        round_to=round_to, thresholds=parse_layers(layer),
+        round_to=parse_rounding(round_to), thresholds=parse_layers(layer),
     )  # fmt: skip
     check_engine(runtime, "runtime")
     check_budget_unit(target)
