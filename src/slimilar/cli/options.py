@@ -115,11 +115,21 @@ Quantile = Annotated[
 Runtime = Annotated[
     str,
     typer.Option(
-        help="What --latency is measured with: pytorch, compile, onnxruntime or openvino.",
+        help="What --latency is measured with: pytorch, compile, onnxruntime, openvino or tensorrt.",
         metavar="NAME",
         rich_help_panel=TARGET,
     ),
 ]
+RuntimeThreads = Annotated[
+    int | None,
+    typer.Option(
+        "--threads", help="Threads of --runtime. Default: all cores.", min=1, metavar="N", rich_help_panel=TARGET
+    ),
+]  # fmt: skip
+RuntimeBatch = Annotated[
+    int | None,
+    typer.Option("--batch", help="Batch size of --latency. Default: 1.", min=1, metavar="N", rich_help_panel=TARGET),
+]  # fmt: skip
 RoundTo = Annotated[
     str,
     typer.Option(

@@ -103,27 +103,27 @@ class Plan:
                 Option("latency"),
                 " must be measured on the model, which a plan does not hold: pass it to prune",
             )
-        overrides = self._overrides(target.thresholds)
+        overrides = self.overrides(target.thresholds)
         if target.kind in COSTS:
             found, rounding = self._allocated(target, overrides, give_back=True)
-            return self._cut(found.threshold, found.steps, rounding)
+            return self.cut_after(found.threshold, found.steps, rounding)
         amount, rounding = float(target.amount), roundings(target.round_to)[0]
         if target.kind == "ratio":
             wanted = [math.floor(amount * group.width + 1e-9) for group in self.groups]
             for g, threshold in overrides.items():
                 wanted[g] = self.orders[g].steps(threshold)
-            return self._cut(amount, self._permitted(wanted), rounding)
+            return self.cut_after(amount, self._permitted(wanted), rounding)
         if target.kind == "quantile":
             amount = self._quantile(amount)
         parts = self._below(amount, overrides)
         if parts is not None:
-            return self._cut(amount, [len(part) for part in parts], rounding, parts)
+            return self.cut_after(amount, [len(part) for part in parts], rounding, parts)
         wanted = [order.steps(overrides.get(g, amount)) for g, order in enumerate(self.orders)]
-        return self._cut(amount, self._permitted(wanted), rounding)
+        return self.cut_after(amount, self._permitted(wanted), rounding)
 
     def threshold_within(self, target: PruningTarget) -> float:
         """Return the smallest threshold that is within a budget, where widths are rounded up."""
-        found = self._allocated(target, self._overrides(target.thresholds), give_back=False)
+        found = self._allocated(target, self.overrides(target.thresholds), give_back=False)
         return found[0].threshold
 
     def curve(self) -> Curve:
@@ -164,7 +164,8 @@ class Plan:
         taken = (order.heights[: self._most_steps(g)] for g, order in enumerate(self.orders))
         return np.unique(np.concatenate([np.empty(0), *taken]))
 
-    def _overrides(self, thresholds: Mapping[str, float]) -> dict[int, float]:
+    def overrides(self, thresholds: Mapping[str, float]) -> dict[int, float]:
+        """Return the thresholds of single groups by their place in the plan."""
         names = [g.name for g in self.groups]
         return {names.index(choose(name, names, "group")): float(t) for name, t in thresholds.items()}
 
@@ -188,6 +189,20 @@ class Plan:
         """Return how many steps of each group are taken if no more than may leave are."""
         return [min(self._limit(g), steps) for g, steps in enumerate(wanted)]
 
+    def blocks(self, rounding: Rounding, overrides: Mapping[int, float]) -> list[StepBlocks]:
+        """Return the blocks of steps of every group that leave together; an override settles its group."""
+        measured = all(order.damage is not None for order in self.orders)
+        found = []
+        for g, (group, order) in enumerate(zip(self.groups, self.orders, strict=True)):
+            if g in overrides:
+                steps = min(self._limit(g), order.steps(overrides[g]))
+                found.append(StepBlocks.settled(rounded_up(group.width, steps, rounding.of(group))))
+            else:
+                most = self._most_steps(g)
+                damage = order.damage[:most] if measured and order.damage is not None else None
+                found.append(StepBlocks.of(order.heights[:most], group.width, rounding.of(group), damage))
+        return found
+
     # --- from steps to a cut ------------------------------------------------------------------------------------
 
     def _mask(self, steps: Sequence[int], orders: Sequence[RemovalOrder]) -> Kept:
@@ -196,7 +211,7 @@ class Plan:
             mask[start + order.removed[:count]] = False
         return without_branches(self.structure, mask)
 
-    def _cut(
+    def cut_after(
         self,
         threshold: float,
         wanted: Sequence[int],
@@ -229,24 +244,12 @@ class Plan:
 
         blocks: list[StepBlocks] = []
         for rounding in roundings(target.round_to):
-            blocks = self._blocks(rounding, overrides)
+            blocks = self.blocks(rounding, overrides)
             found = allocate(blocks, cost, limit, give_back=give_back and rounding.multiple > 1)
             if found is not None:
                 return found, rounding
         smallest = cost([int(b.ends[-1]) for b in blocks])
         raise _out_of_reach(target, smallest + target.reserve, before)
-
-    def _blocks(self, rounding: Rounding, overrides: Mapping[int, float]) -> list[StepBlocks]:
-        """Return the blocks of steps of every group that leave together; an override settles its group."""
-        found = []
-        for g, group in enumerate(self.groups):
-            multiple, heights = rounding.of(group), self.orders[g].heights
-            if g in overrides:
-                steps = min(self._limit(g), self.orders[g].steps(overrides[g]))
-                found.append(StepBlocks.settled(rounded_up(group.width, steps, multiple)))
-            else:
-                found.append(StepBlocks.of(heights[: self._most_steps(g)], group.width, multiple))
-        return found
 
 
 def _out_of_reach(target: PruningTarget, smallest: int, before: int) -> UnreachableBudget:

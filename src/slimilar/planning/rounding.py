@@ -97,18 +97,19 @@ class StepBlocks:
     ends: Ints  # steps that are taken after 0, 1, ... blocks
     means: Floats  # of the heights of each block's steps
     tops: Floats  # the largest of them
-    losses: Floats  # the sum of the heights of all steps taken, after 0, 1, ... blocks
+    losses: Floats  # what all steps taken cost, after 0, 1, ... blocks: their damage, or their heights
 
     @classmethod
-    def of(cls, heights: Floats, width: int, multiple: int) -> StepBlocks:
+    def of(cls, heights: Floats, width: int, multiple: int, damage: Floats | None = None) -> StepBlocks:
         """Return the blocks of the steps of a group that may be taken."""
         steps = np.arange(len(heights) + 1)
         ends = steps[(steps == 0) | ((width - steps) % multiple == 0)]
-        losses = np.append(0.0, np.cumsum(heights))[ends]
-        means = np.maximum.accumulate(
-            np.diff(losses) / np.diff(ends)
-        )  # floating point apart, they never fall
-        return cls(ends, means, heights[ends[1:] - 1], losses)
+        sums, losses = (
+            np.append(0.0, np.cumsum(x))[ends] for x in (heights, heights if damage is None else damage)
+        )
+        means = np.diff(sums) / np.diff(ends)
+        # heights never fall, so neither do their means, but for rounding errors
+        return cls(ends, np.maximum.accumulate(means), heights[ends[1:] - 1], losses)
 
     @classmethod
     def settled(cls, steps: int) -> StepBlocks:
@@ -118,7 +119,7 @@ class StepBlocks:
 
 @dataclass(frozen=True)
 class Allocation:
-    """How many steps of each group are taken; `loss` is the sum of the heights of all channels that leave."""
+    """How many steps of each group are taken; `loss` is what they cost together."""
 
     threshold: float
     steps: tuple[int, ...]

@@ -20,6 +20,7 @@ from slimilar.cli.recipe_file import recipe_of
 from slimilar.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from slimilar.deploy.runtimes import Runtime
     from slimilar.planning.target import PruningTarget
     from slimilar.result import Result
 
@@ -78,6 +79,8 @@ def prune(
     input: options.Input = None,
     base: options.Base = None,
     runtime: options.Runtime = "pytorch",
+    threads: options.RuntimeThreads = None,
+    batch: options.RuntimeBatch = None,
     data: Data = None,
     limit: Limit = None,
     finetune: Finetune = None,
@@ -94,7 +97,7 @@ def prune(
 
     Example: [bold]slimilar prune slimilar:demo --flops 0.5 -o small[/]
     """
-    from slimilar.deploy.runtimes import check_engine
+    from slimilar.deploy.runtimes import Runtime
     from slimilar.planning.target import PruningTarget
 
     output = Output(json, quiet)
@@ -102,7 +105,7 @@ def prune(
         threshold=threshold, flops=flops, macs=macs, params=params, latency=latency, ratio=ratio, quantile=quantile,
         round_to=parse_rounding(round_to), thresholds=parse_layers(layer),
     )  # fmt: skip
-    check_engine(runtime, "runtime")
+    measured_with = Runtime(runtime, threads, batch)
     check_budget_unit(target)
     _check(target, data, finetune, dry_run)
     places = places_for(out, model.endswith(".onnx"), force or dry_run)
@@ -119,7 +122,7 @@ def prune(
         show_cut(output, found.plan, found.plan.cut(target))
         output.say("[bold]Nothing was written[/]: leave out --dry-run to prune.")
         return output.answer({"cut": dict(found.plan.cut(target).widths)})
-    result = pruned(output, opened, found, target, runtime)
+    result = pruned(output, opened, found, target, measured_with)
     measured = MeasuredAccuracy()
     if accuracy is not None:
         result, measured = accuracy.measured(
@@ -147,7 +150,11 @@ def _check(target: PruningTarget, data: str | None, finetune: int | None, dry_ru
 
 
 def pruned(
-    out: Output, opened: OpenedModel, found: Planned, target: PruningTarget, runtime: str = "pytorch"
+    out: Output,
+    opened: OpenedModel,
+    found: Planned,
+    target: PruningTarget,
+    runtime: str | Runtime = "pytorch",
 ) -> Result:
     """Return the smaller model of a plan at a target."""
     import slimilar
