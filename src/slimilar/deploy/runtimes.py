@@ -158,7 +158,8 @@ class Runtime:
 
     def describe(self, device: torch.device) -> str:
         """Return what a report says about where a time was measured; call it inside `thread_count`."""
-        threads = f"{torch.get_num_threads()} threads" if device.type == "cpu" else str(device)
+        count = torch.get_num_threads()
+        threads = f"{count} thread{'s' * (count > 1)}" if device.type == "cpu" else str(device)
         batch = "" if self.batch is None else f", batch {self.batch}"
         return f"{self.name}{batch}, {threads}, {device_name(device)}"
 

@@ -65,7 +65,7 @@ def roundings(round_to: RoundTo) -> tuple[Rounding, ...]:
     >>> [rounding.multiple for rounding in roundings("auto")]
     [16, 8, 4, 2, 1]
     """
-    if round_to != "auto":
+    if isinstance(round_to, int):
         return (Rounding(round_to),)
     return tuple(Rounding(AUTO >> i, adapts=True) for i in range(AUTO.bit_length()))
 

@@ -87,7 +87,7 @@ def bench(
         **about,
         "torch": torch.__version__,
         "engines": engines,
-        "savings": [asdict(s) for s in savings],
+        "savings": [{**asdict(s), "ratio": s.ratio} for s in savings],
     }
     out.answer(answer | ({"layers": profiles} if layers else {}))
 
