@@ -44,12 +44,12 @@ def _load_program(file: io.BytesIO) -> Callable[..., Any]:
 
 def _save_script(model: nn.Module, inputs: tuple[Tensor, ...], dynamic: bool, file: io.BytesIO) -> None:
     """Save a frozen trace: parameters are constants, and batch norms are folded into convolutions."""
-    traced: Any = torch.jit.trace(model, inputs)  # type: ignore[no-untyped-call]
-    torch.jit.save(torch.jit.freeze(traced), file)  # type: ignore[no-untyped-call]
+    traced: Any = torch.jit.trace(model, inputs)
+    torch.jit.save(torch.jit.freeze(traced), file)
 
 
 def _load_script(file: io.BytesIO) -> Callable[..., Any]:
-    loaded: Callable[..., Any] = torch.jit.load(file)  # type: ignore[no-untyped-call]
+    loaded: Callable[..., Any] = torch.jit.load(file)
     return loaded
 
 

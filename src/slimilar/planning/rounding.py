@@ -34,7 +34,7 @@ def check_rounding(value: object) -> RoundTo:
     ('auto', 8)
     """
     if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
-        return value  # type: ignore[return-value]
+        return value
     raise InvalidInput(Option("round_to"), f' must be a whole number of at least 1 or "auto", got {value!r}')
 
 
