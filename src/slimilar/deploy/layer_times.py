@@ -188,7 +188,7 @@ def _key(shape: LayerShape) -> str:
 
 def _cache_file(runtime: str, place: str) -> Path:
     """Return the file for a runtime of this machine, its versions and the number of threads."""
-    versions = [torch.__version__]
+    versions = [str(torch.__version__)]
     with contextlib.suppress(ModuleNotFoundError):
         versions.append(str(__import__(runtime).__version__))
     about = json.dumps([runtime, place, torch.get_num_threads(), *versions])

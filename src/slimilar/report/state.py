@@ -44,7 +44,8 @@ def state_of(plan: Plan, cut: Cut) -> State:
     def missed(round_to: RoundTo) -> NDArray[np.bool_]:
         multiples = np.array([roundings(round_to)[0].of(group) for group in plan.groups], np.int64)
         rounded = np.minimum(full, -(-plain // multiples) * multiples)
-        return np.not_equal(rounded, wanted, dtype=np.bool_)
+        found: NDArray[np.bool_] = np.not_equal(rounded, wanted)
+        return found
 
     choices: list[RoundTo] = ["auto", *range(1, max(full, default=1) + 1)]
     round_to = min(choices, key=lambda n: int(missed(n).sum()))
