@@ -52,8 +52,9 @@ test: $(INSTALLED)  ## run the tests
 	@scripts/ensure-browser
 	$(PARALLEL) $(ARGS)
 
-test-slow: $(INSTALLED)  ## run the tests that take minutes
+test-slow: $(INSTALLED)  ## run the tests that take minutes, and generated networks: benchmarks/results/fuzz.txt
 	$(PYTEST) -m slow --timeout 3600 --ignore tests/zoo $(ARGS)
+	PYTHONPATH=benchmarks $(BIN)/python benchmarks/fuzz.py
 
 test-zoo: $(DETECTORS)  ## run the tests over whole model zoos
 	$(PYTEST) -m slow --timeout 3600 tests/zoo $(ARGS)
@@ -83,14 +84,8 @@ docs: $(DOCS)  ## build the documentation in site/; warnings are errors
 package: $(DOCS)  ## build wheel and sdist in dist/, and run the demo from each in an empty environment
 	PYTHON="$(BIN)/python" scripts/check-package
 
-bench: $(RIVALS)  ## run every benchmark and write benchmarks/results/
-	@mkdir -p benchmarks/results
-	@set -e; for script in benchmarks/[a-z]*.py; do \
-		result=benchmarks/results/$$(basename $$script .py).txt; \
-		echo "$$script -> $$result"; \
-		$(BIN)/python $$script > $$result.part && mv $$result.part $$result; \
-		cat $$result; \
-	done
+bench: $(RIVALS)  ## run the benchmarks and write benchmarks/results/; DATA=FOLDER for those that need datasets
+	$(BIN)/python scripts/bench.py $(if $(DATA),--data "$(DATA)") $(ARGS)
 
 screenshots: $(INSTALLED)  ## draw the images in docs/images/
 	@scripts/ensure-browser

@@ -32,8 +32,15 @@ def opened(log: Path, *measured: str) -> RowLedger:
 
 def print_header(command: str, seed: int) -> None:
     """Print what stands above a table of text."""
+    print(header(command, seed))
+
+
+def header(command: str, seed: int) -> str:
+    """Return what stands above a table of text: command, seed, versions, hardware, commit."""
     made_by = provenance.header(command, seed, commit("benchmarks"))
     used = ", ".join(f"{name} {version}" for name, version in provenance.versions().items())
     load = f", load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
-    print(f"# command   {command}\n# seed      {seed}\n# versions  {used}")
-    print(f"# hardware  {made_by['hardware']}{load}\n# commit    {made_by['commit']}, {made_by['started']}")
+    return (
+        f"# command   {command}\n# seed      {seed}\n# versions  {used}\n"
+        f"# hardware  {made_by['hardware']}{load}\n# commit    {made_by['commit']}, {made_by['started']}"
+    )

@@ -29,7 +29,7 @@ from _zoo.table import table
 
 from slimilar.utils.row_ledger import RowLedger
 
-TASKS = ("ours", "rival", "exported")
+TASKS = ("ours", "calibrated", "rival", "exported")
 
 
 class Worker:
@@ -96,7 +96,9 @@ def processor_seconds(pid: int) -> float:
 
 def is_wanted(task: str, index: int, entry: Architecture) -> bool:
     """Tell whether a task is for this model: exporting for a sample, and without batch norms only our own."""
-    return task == "ours" or (entry.batch_norms > 0 and (task != "exported" or index % EXPORT_EVERY == 0))
+    if task in ("ours", "calibrated"):
+        return True
+    return entry.batch_norms > 0 and (task != "exported" or index % EXPORT_EVERY == 0)
 
 
 def is_done(row: dict[str, Any] | None, again: set[str], seconds: float) -> bool:

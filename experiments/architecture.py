@@ -30,6 +30,7 @@ class ArchitectureSettings:
 
 SETTINGS = {
     "paper": ArchitectureSettings("vgg16-cifar10-full", ("Ours", "NS", "SSL"), ARCHITECTURE_CUT, 60),
+    "medium": ArchitectureSettings("vgg16-cifar10", ("Ours", "NS", "SSL"), ARCHITECTURE_CUT, 10),
     "small": ArchitectureSettings("vgg16-cifar10", ("Ours", "NS", "SSL"), ARCHITECTURE_CUT, 1),
     "tiny": ArchitectureSettings("demo", ("Ours", "NS"), ARCHITECTURE_CUT, 1),
 }

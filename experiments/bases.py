@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from experiments.progress import show_progress
-from experiments.provenance import commit
+from experiments.provenance import commit, work_folder
 from slimilar.data import cifar
 from slimilar.errors import DataError
 from slimilar.models import VGG, PreResNet
@@ -32,7 +32,7 @@ from slimilar.utils.suggestions import choose
 
 SEED = 0
 FOLDER = Path(__file__).parent / "bases"
-RUNS = Path("runs/bases")
+RUNS = work_folder() / "bases"
 SHIPPED = 3_000_000  # bytes; larger ones are not committed
 
 
@@ -52,6 +52,14 @@ BASES = {
     "vgg16-cifar100-full": Base(partial(VGG, 100), "cifar100", recipe("base")),
     "preresnet110-cifar10": Base(PreResNet, "cifar10", recipe("base")),
     "preresnet110-cifar100": Base(partial(PreResNet, 110, 100), "cifar100", recipe("base")),
+    # For the medium scale: a quarter of those epochs in one cycle, with more weight decay. Hours of one core.
+    "preresnet29-cifar10": Base(
+        partial(PreResNet, 29),
+        "cifar10",
+        replace(
+            recipe("base"), epochs=40, schedule="one-cycle", milestones=(), warmup=0.2, weight_decay=5e-4
+        ),
+    ),
     # Slim and short-trained ones, for the small scale: minutes of one core.
     "preresnet20-cifar10": Base(partial(PreResNet, 20, 10, 0.75), "cifar10", replace(_SHORT, epochs=8)),
     "vgg16-cifar100": Base(partial(VGG, 100, 0.25), "cifar100", replace(_SHORT, epochs=8)),

@@ -8,13 +8,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slimilar.errors import InvalidInput
 from slimilar.utils.suggestions import choose
 
 if TYPE_CHECKING:
     from slimilar.utils.row_ledger import RowLedger
 
 RESULTS = Path(__file__).parent / "results"
-RUNS = Path("runs/experiments")
 TITLES = {
     "table1a": "Table 1 (a): accuracy and FLOPs on CIFAR, ours against NS, SSL, RDF, PFGM, SFP",
     "table1b": "Table 1 (b): ResNet-50 on ImageNet, ours against TN, NS, CP, PFGM, SFP",
@@ -45,21 +45,21 @@ def reproduce(
     import torch
 
     from experiments.experiment import ExperimentRun
-    from experiments.provenance import opened
+    from experiments.provenance import opened, work_folder
     from experiments.scales import scale_of
 
     module: Any = importlib.import_module(f"experiments.{choose(name, NAMES, 'experiment')}")
     if threads is not None:
         torch.set_num_threads(threads)
-    chosen, own = scale_of(scale), module.SETTINGS[scale]
+    chosen, own = scale_of(scale), _settings(module, name, scale)
     place = data if data is not None else os.environ.get("SLIMILAR_DATA")
     folder = Path(out).expanduser() / name
     ledger = opened(folder / f"{scale}.jsonl", _header(name, scale, seed))
     found = None if place is None else Path(place).expanduser()
-    experiment = ExperimentRun(chosen, own, ledger, found, seed, RUNS / scale)
+    experiment = ExperimentRun(chosen, own, ledger, found, seed, work_folder() / "experiments" / scale)
     if not show:
         module.run(experiment)
-    return write(name, ledger, folder / scale)
+    return write(name, ledger, folder / scale, experiment.work)
 
 
 def settings_of(name: str, scale: str) -> dict[str, Any]:
@@ -70,13 +70,24 @@ def settings_of(name: str, scale: str) -> dict[str, Any]:
     from experiments.scales import scale_of
 
     module: Any = importlib.import_module(f"experiments.{choose(name, NAMES, 'experiment')}")
-    common, own = asdict(scale_of(scale)), module.SETTINGS[scale]
+    common, own = asdict(scale_of(scale)), _settings(module, name, scale)
     del common["about"]  # words for readers
     if not module.trains(own):
-        del common["recipes"]
+        for training in ("recipes", "sparse", "seeds", "score_epochs"):
+            del common[training]
     if not getattr(module, "APART", False):
         del common["fitted"]
     return {"scale": common, "experiment": asdict(own)}
+
+
+def _settings(module: Any, name: str, scale: str) -> Any:
+    """Return an experiment's own settings at a scale."""
+    if scale not in module.SETTINGS:
+        raise InvalidInput(
+            f"{name} has no scale {scale!r}: there are no training images of its dataset at that scale; "
+            f"choose one of {', '.join(module.SETTINGS)}"
+        )
+    return module.SETTINGS[scale]
 
 
 def _header(name: str, scale: str, seed: int) -> dict[str, Any]:
@@ -86,8 +97,11 @@ def _header(name: str, scale: str, seed: int) -> dict[str, Any]:
     return {"experiment": TITLES[name], **header(command, seed), "settings": settings_of(name, scale)}
 
 
-def write(name: str, ledger: RowLedger, stem: Path) -> list[Path]:
-    """Write the table and the figures of a ledger beside it; nothing is computed."""
+def write(name: str, ledger: RowLedger, stem: Path, work: Path | None = None) -> list[Path]:
+    """Write the table and the figures of a ledger beside it; nothing is computed.
+
+    The page says how far trainings are whose rows are missing, if it is given the folder of shared work.
+    """
     from experiments.figures import save
     from experiments.tables import document
     from slimilar.utils.atomic import write_text
@@ -96,5 +110,15 @@ def write(name: str, ledger: RowLedger, stem: Path) -> list[Path]:
     figures = module.figures(ledger)
     files = [file for part, figure in figures.items() for file in save(figure, stem, part)]
     images = [file.name for file in files if file.suffix == ".svg"]
-    page = write_text(stem.with_suffix(".md"), document(ledger, module.table(ledger), images))
+    trainings = _under_way(ledger, work) if work is not None else []
+    page = write_text(stem.with_suffix(".md"), document(ledger, module.table(ledger), images, trainings))
     return [ledger.path, page, *files]
+
+
+def _under_way(ledger: RowLedger, work: Path) -> list[str]:
+    """Return how far the trainings are that compared methods wait for, network by network."""
+    from experiments.experiment import LABELS
+    from slimilar.comparison import under_way
+
+    networks = dict.fromkeys(str(row["network"]) for row in ledger.rows if "network" in row)
+    return [f"{LABELS[name]}: {status}" for name in networks for status in under_way(work / name)]

@@ -1,4 +1,4 @@
-"""Accuracy against the share of pruned FLOPs: all methods, each as its paper has it and with our substitution."""
+"""Accuracy against the share of pruned FLOPs: all methods, each as its paper has it and with our reconstruction."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ from typing import Any
 from experiments.experiment import LABELS, ExperimentRun
 from experiments.figures import COLOURS, GREY, canvas, label_ends
 from experiments.methods import compared
-from experiments.tables import apart, percent
+from experiments.seeds import accuracy, over_seeds
+from experiments.tables import apart
 from experiments.tables import table as markdown
 from slimilar.utils.row_ledger import RowLedger
 
 
 @dataclass(frozen=True)
 class CurveSettings:
-    """`budgets` are shares of FLOPs that are left, `images` those that the substitute is fitted to."""
+    """`budgets` are shares of FLOPs that are left, `images` those that the reconstruction is fitted to."""
 
     networks: tuple[str, ...]
     methods: tuple[str, ...]
@@ -31,6 +32,7 @@ SETTINGS = {
         ("vgg16-cifar10-full", "preresnet110-cifar10", "vgg16-cifar100-full", "preresnet110-cifar100"),
         ALL, ("0.8", "0.7", "0.6", "0.5", "0.4", "0.3", "0.2"), 60, 1024,
     ),
+    "medium": CurveSettings(("preresnet29-cifar10",), ALL, ("0.7", "0.4140"), 10, 1024),
     "small": CurveSettings(("resnet20-cifar10",), ALL, ("0.65", "0.4"), 1, 256),
     "tiny": CurveSettings(("demo",), ("Ours", "PFGM"), ("0.7", "0.4"), 1, 32),
 }  # fmt: skip
@@ -62,14 +64,15 @@ def table(ledger: RowLedger) -> str:
     parts = []
     for network in settings["networks"]:
         base = ledger.find(network=network, method="base") or {}
+        budgets = settings["budgets"]
         rows = [
-            [method if own else f"{method} + substitution", *_cells(ledger, network, method, own, settings["budgets"])]
+            [f"{method}{'' if own else ' + reconstruction'}", *_cells(ledger, network, method, own, budgets)]
             for method in settings["methods"] for own in (True, False)
         ]  # fmt: skip
-        head = ["method", *(f"{100 * float(b):.0f} % of FLOPs left" for b in settings["budgets"])]
+        head = ["method", *(f"{100 * float(b):.0f} % of FLOPs left" for b in budgets)]
         words = (
             f"{LABELS[network]}. Unpruned: {base['accuracy']:.2f} % of {base['images']} test images. In brackets: "
-            f"before fine-tuning. The substitution is fitted to {settings['images']:,} unlabelled training images. "
+            f"before fine-tuning. The reconstruction is fitted to {settings['images']:,} unlabelled training images. "
             f"NS, SSL and SFP have a training phase before pruning, which the others do not have.{apart(ledger)}"
         )
         parts += [words, markdown(head, rows)]
@@ -77,14 +80,13 @@ def table(ledger: RowLedger) -> str:
 
 
 def _cells(ledger: RowLedger, network: str, method: str, own: bool, budgets: list[str]) -> list[str | None]:
-    found = [ledger.find(network=network, method=method, own=own, budget=b) for b in budgets]
-    return [
-        None if r is None or r["accuracy"] is None else f"{percent(r['accuracy'])} ({r['before']:.1f})" for r in found
-    ]  # fmt: skip
+    found = {r["budget"]: r for r in over_seeds(ledger.all(network=network, method=method, own=own))}
+    rows = [found.get(b) for b in budgets]
+    return [None if r is None or r["error"] else f"{accuracy(r)} ({r['before']:.1f})" for r in rows]
 
 
 def figures(ledger: RowLedger) -> dict[str, Any]:
-    """Draw a curve for every method; on the right the same with our substitution."""
+    """Draw a curve for every method; on the right the same with our reconstruction."""
     settings = ledger.header["settings"]["experiment"]
     return {
         ("" if i == 0 else name): _figure(ledger, settings, name)
@@ -97,12 +99,12 @@ def _figure(ledger: RowLedger, settings: dict[str, Any], network: str) -> Any:
     figure, axes = canvas(1, 2, width=8.4, height=3.4, sharey=True)
     for axis, own, title in (
         (axes[0, 0], True, "each in its own way"),
-        (axes[0, 1], False, "with our substitution"),
+        (axes[0, 1], False, "with our reconstruction"),
     ):
         ends = {}
         for method in reversed(settings["methods"]):
             rows = [
-                r for r in ledger.all(network=network, method=method, own=own) if r["accuracy"] is not None
+                r for r in over_seeds(ledger.all(network=network, method=method, own=own)) if not r["error"]
             ]
             rows.sort(key=lambda r: r["pruned"])
             if not rows:

@@ -43,6 +43,10 @@ SETTINGS = {
         "vgg16-cifar10-full", (16, 32, 64, 128, 256), 20, ((0.5, "none"), (0.7, "none")), True, None,
         ("features.bn1_2", "features.bn2_2", "features.bn3_3", "features.bn4_3"),
     ),
+    "medium": EstimationSettings(
+        "vgg16-cifar10", (16, 64, 256, 1024), 20, ((0.2, "none"), (0.3, "none"), (0.3, "linear")), False, 2000,
+        ("features.bn1_2", "features.bn2_2", "features.bn3_3", "features.bn4_3"),
+    ),
     "small": EstimationSettings(
         "vgg16-cifar10", (16, 64, 256), 20, ((0.2, "none"), (0.3, "none"), (0.3, "linear")), False, 300,
         ("features.bn1_2", "features.bn2_2", "features.bn3_3", "features.bn4_3"),
@@ -62,7 +66,7 @@ def run(experiment: ExperimentRun) -> None:
     name = experiment.settings.network
     experiment.base(name)
     experiment.ledger.row(
-        {"by": "batch norm"}, lambda: _pruned(experiment, by_norm(experiment.network(name).model))
+        {"by": "batch norm"}, lambda: _pruned(experiment, by_norm(experiment.network(name).model), "eq4")
     )
     for batch in experiment.settings.batches:
         for trial in range(experiment.settings.trials):
@@ -85,11 +89,14 @@ def _measured(experiment: ExperimentRun, size: int, trial: int) -> dict[str, Ten
 
 
 def _trial(experiment: ExperimentRun, size: int, trial: int) -> dict[str, Any]:
-    return _pruned(experiment, _measured(experiment, size, trial))
+    return _pruned(experiment, _measured(experiment, size, trial), f"{size}-{trial}")
 
 
-def _pruned(experiment: ExperimentRun, distances: dict[str, Tensor]) -> dict[str, Any]:
-    """Return the accuracy of the network at every cut, and how much of the last choice is that of Eq. 4."""
+def _pruned(experiment: ExperimentRun, distances: dict[str, Tensor], by: str) -> dict[str, Any]:
+    """Return the accuracy of the network at every cut, and how much of the last choice is that of Eq. 4.
+
+    `by` names the distances among those of this experiment.
+    """
     network = experiment.network(experiment.settings.network)
     plan = slimilar.analyze(
         network.model, network.example, criterion=Given(distances), residual=network.residual
@@ -101,7 +108,9 @@ def _pruned(experiment: ExperimentRun, distances: dict[str, Tensor]) -> dict[str
         cut = plan.at(flops=1 - share, round_to=1)
         small = apply(network.model, network.example, plan, cut, substitute=substitute, verify=False).model
         if experiment.settings.finetune:
-            small = experiment.finetuned(network, small)
+            small = experiment.finetuned(
+                network, small, f"estimation-{network.name}-{by}-{share:g}-{substitute}"
+            )
         accuracy.append(experiment.score(network, small)["accuracy"])
     last = PruningTarget("flops", 1 - experiment.settings.cuts[-1][0], round_to=1)
     by_eq4 = slimilar.analyze(
@@ -188,7 +197,7 @@ def table(ledger: RowLedger) -> str:
     words = (
         f"{LABELS[settings['network']]}. {_unpruned(ledger)} Pruned networks are scored on "
         f"{settings['test'] or 'all'} of them, {'after' if settings['finetune'] else 'without any'} fine-tuning; "
-        "the linear substitute knows batch norms and filters, and no images."
+        "the linear reconstruction knows batch norms and filters, and no images."
     )
     return "\n\n".join(
         [
@@ -221,7 +230,7 @@ def _accuracies(ledger: RowLedger, settings: dict[str, Any]) -> str:
                  f"{values.min():.1f} to {values.max():.1f} %", percent(values.std(ddof=1)),
                  percent(by_norm_row["accuracies"][i]), percent(100 * alike, 0)]
             )  # fmt: skip
-    head = ["FLOPs", "substitute", "batch", "trials", "Eq. 1: mean", "range", "standard deviation", "Eq. 4",
+    head = ["FLOPs", "reconstruction", "batch", "trials", "Eq. 1: mean", "range", "standard deviation", "Eq. 4",
             "kept channels in common (last cut)"]  # fmt: skip
     return markdown(head, rows)
 
@@ -269,7 +278,7 @@ def _accuracy_figure(ledger: RowLedger) -> Any:
         axis.axhline(expected[i], color=ORANGE, ls=":", lw=1.8)
         axis.set_xticks(places, [str(b) for b in batches])
         axis.set_xlabel("images in a batch")
-        what = "" if substitute == "none" else f", {substitute} substitute"
+        what = "" if substitute == "none" else f", {substitute} reconstruction"
         axis.set_title(f"FLOPs −{100 * share:.0f} %{what}")
     axes[0, 0].set_ylabel("test accuracy in %")
     last = len(batches) - 1

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from experiments.bases import BASES, load_base
+from experiments.progress import show_progress
 from experiments.scales import Scale
 from slimilar.data import Images, cifar, demo_images
 from slimilar.data.cifar import NORMALISATIONS
@@ -22,6 +23,7 @@ from slimilar.models import CHECKPOINTS, demo_network, pretrained
 from slimilar.train import Score, TrainingSettings, evaluate, finetune
 from slimilar.utils.row_ledger import RowLedger
 
+SAVE_EVERY = 100  # steps of training that a kill may cost
 LABELS = {
     "vgg16-cifar10": "VGG-16, CIFAR-10",
     "vgg16-cifar10-full": "VGG-16, CIFAR-10",
@@ -29,6 +31,7 @@ LABELS = {
     "vgg16-cifar100": "VGG-16 of quarter width, CIFAR-100",
     "preresnet110-cifar10": "ResNet-110, CIFAR-10",
     "preresnet110-cifar100": "ResNet-110, CIFAR-100",
+    "preresnet29-cifar10": "pre-activation ResNet-29, CIFAR-10",
     "preresnet20-cifar10": "pre-activation ResNet-20, CIFAR-10",
     "resnet20-cifar10": "ResNet-20, CIFAR-10",
     "resnet56-cifar10": "ResNet-56, CIFAR-10",
@@ -108,15 +111,31 @@ class ExperimentRun:
             "images": found.images,
         }
 
-    def finetuned(self, network: TrainedNetwork, model: nn.Module, fitted: bool = False) -> nn.Module:
-        """Return a pruned network after the scale's fine-tuning, the same for every method.
+    def finetuned(
+        self, network: TrainedNetwork, model: nn.Module, name: str, fitted: bool = False
+    ) -> nn.Module:
+        """Return a pruned network after the scale's fine-tuning, the same for every method; a killed one goes on.
 
-        `fitted`: its consumers were fitted to images, so that it has the scale's recipe for such networks.
+        `name` identifies the training among all of this scale. `fitted`: its consumers were fitted to images, so
+        that it has the scale's recipe for such networks.
         """
         if network.train is None:
             return model
-        recipe = self.scale.recipe(network.kind, fitted)
-        return finetune(model, network.train, recipe, settings=TrainingSettings(seed=self.seed)).model
+        recipe, folder = (
+            self.scale.recipe(network.kind, fitted),
+            self.work / "finetuned" / f"{name}-{self.seed}",
+        )
+        settings = TrainingSettings(seed=self.seed, save_every=SAVE_EVERY, tensorboard=False)
+        done = finetune(
+            model,
+            network.train,
+            recipe,
+            folder=folder,
+            resume=True,
+            settings=settings,
+            progress=show_progress,
+        )
+        return done.model
 
 
 def _open(name: str, scale: Scale, data: Path | None, seed: int) -> TrainedNetwork:

@@ -11,7 +11,7 @@ from slimilar.utils.atomic import replacing
 # Okabe and Ito (2008)
 COLOURS = {
     "Ours": "#D55E00",
-    "Ours + substitution": "#D55E00",
+    "Ours + reconstruction": "#D55E00",
     "NS": "#0072B2",
     "SSL": "#009E73",
     "RDF": "#CC79A7",

@@ -60,6 +60,7 @@ SETTINGS = {
     "paper": MagnitudeSettings(
         ("vgg16-cifar10-full", "preresnet110-cifar10"), (0.1, 0.2, 0.3, 0.4, 0.5), ("none", "linear")
     ),
+    "medium": MagnitudeSettings(("vgg16-cifar10", "preresnet29-cifar10"), (0.1, 0.25, 0.4), ("none", "linear")),
     "small": MagnitudeSettings(("resnet20-cifar10",), (0.1, 0.25, 0.4), ("none", "linear")),
     "tiny": MagnitudeSettings(("demo",), (0.2, 0.4), ("none", "linear")),
 }  # fmt: skip
@@ -186,7 +187,7 @@ def table(ledger: RowLedger) -> str:
              *(percent(a) for a in r["accuracies"])]
             for r in ledger.all(network=name) if "accuracies" in r
         ]  # fmt: skip
-        head = ["pruned", "network", "leaves first", "substitute",
+        head = ["pruned", "network", "leaves first", "reconstruction",
                 *(f"-{100 * s:.0f} % of channels" for s in settings["shares"])]  # fmt: skip
         words = (
             f"{LABELS[name]}. Unpruned: {base['accuracy']:.2f} % of {base['images']} test images; no fine-tuning. "
@@ -197,7 +198,7 @@ def table(ledger: RowLedger) -> str:
 
 
 def figures(ledger: RowLedger) -> dict[str, Any]:
-    """Draw accuracy against the share of channels for the four looks, plain removal and with the substitute."""
+    """Draw accuracy against the share of channels for the four looks, plain removal and with reconstruction."""
     settings = ledger.header["settings"]["experiment"]
     return {
         ("" if i == 0 else name.replace(".", "")): _figure(ledger, settings, name)
@@ -228,7 +229,7 @@ def _figure(ledger: RowLedger, settings: dict[str, Any], network: str) -> Any:
                 title = f"{WHERE[where]},\n{WRITTEN[written]}"
                 axis.set_title(title.replace("rewritten with ", "with "))
         axes[row, 0].set_ylabel(
-            f"{'plain removal' if substitute == 'none' else substitute + ' substitute'}\naccuracy in %"
+            f"{'plain removal' if substitute == 'none' else substitute + ' reconstruction'}\naccuracy in %"
         )
     for axis in axes[-1]:
         axis.set_xlabel("channels removed in %")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import product
+from typing import Any
 
 from experiments.experiment import ExperimentRun
 from slimilar.comparison import OWN, ComparisonRow, Event, Subject, Terms, compare, load
@@ -27,7 +29,7 @@ CRITERIA = {
     "CP": "channel-lasso",
 }
 TAGS = {criterion: tag for tag, criterion in CRITERIA.items()}
-LINEAR = "linear"  # our substitution: consumers are fitted to unlabelled images before the fine-tuning
+LINEAR = "linear"  # our reconstruction: consumers are fitted to unlabelled images before the fine-tuning
 
 
 def compared(
@@ -39,23 +41,34 @@ def compared(
     images: int,
     apart: bool = False,
 ) -> None:
-    """Enter a row for every method, budget, and for what its own paper does as well as for our substitution.
+    """Enter a row for every method, budget, and for what its own paper does as well as for our reconstruction.
 
     `images` unlabelled ones are drawn from the training images, for criteria and substitutes that look at some.
     With `apart` networks whose consumers were fitted to them are fine-tuned by the scale's recipe for those.
     """
     experiment.base(name)
-    if all(_known(experiment, name, m, b, s) for m in methods for b in budgets for s in _substitutes(m)):
+    wanted = product(methods, budgets, _seeds(experiment))
+    if all(_known(experiment, name, m, b, s, seed) for m, b, seed in wanted for s in _substitutes(m)):
         return
     collect(experiment, name, methods, budgets)
-    for substitutes in ((OWN,), (OWN, LINEAR)):  # the paper's rows first, in case there is no time for more
-        terms = _terms(experiment, name, methods, budgets, substitutes, sparse_epochs, images)
-        if apart:
-            terms = replace(
-                terms, fitted_recipe=experiment.scale.recipe(experiment.network(name).kind, fitted=True)
-            )
-        compare(_subject(experiment, name), terms, experiment.work / name, progress=_tell)
-        collect(experiment, name, methods, budgets)
+    # The headline first, then the paper's rows, in case there is no time for more.
+    both = (OWN, LINEAR)
+    for seed in _seeds(experiment):
+        for some, substitutes in (
+            (methods[:1], (OWN,)),
+            (methods[:1], both),
+            (methods, (OWN,)),
+            (methods, both),
+        ):
+            terms = _terms(experiment, name, some, budgets, substitutes, sparse_epochs, images)
+            terms = replace(terms, seeds=(seed,))
+            if apart:
+                kind = experiment.network(name).kind
+                terms = replace(
+                    terms, fitted_recipe=experiment.scale.fitted and experiment.scale.recipe(kind, True)
+                )
+            compare(_subject(experiment, name), terms, experiment.work / name, progress=_tell)
+            collect(experiment, name, methods, budgets)
 
 
 def collect(experiment: ExperimentRun, name: str, methods: Sequence[str], budgets: Sequence[str]) -> None:
@@ -102,7 +115,8 @@ def _terms(
     recipe = experiment.scale.recipe(network.kind)
     return Terms(
         tuple(CRITERIA[m] for m in methods), tuple(budgets), substitutes, (experiment.seed,), recipe.epochs, recipe,
-        sparse_epochs, images=images, residual=network.residual,
+        sparse_epochs, images=images, residual=network.residual, sparse_recipe=experiment.scale.sparse,
+        score_epochs=experiment.scale.score_epochs,
     )  # fmt: skip
 
 
@@ -114,15 +128,27 @@ def _substitutes(method: str) -> set[str]:
     return {facts(CRITERIA[method]).substitute, LINEAR}
 
 
-def _known(experiment: ExperimentRun, network: str, method: str, budget: str, substitute: str) -> bool:
-    return (
-        experiment.ledger.find(network=network, method=method, budget=budget, substitute=substitute)
-        is not None
-    )
+def _seeds(experiment: ExperimentRun) -> tuple[int, ...]:
+    return experiment.scale.seeds or (experiment.seed,)
+
+
+def _key(
+    experiment: ExperimentRun, network: str, method: str, budget: str, substitute: str, seed: int
+) -> dict[str, Any]:
+    """Return the key of a row; the seed is part of it where there are several."""
+    key = {"network": network, "method": method, "budget": budget, "substitute": substitute}
+    return key if experiment.scale.seeds is None else key | {"seed": seed}
+
+
+def _known(
+    experiment: ExperimentRun, network: str, method: str, budget: str, substitute: str, seed: int
+) -> bool:
+    key = _key(experiment, network, method, budget, substitute, seed)
+    return experiment.ledger.find(**key) is not None
 
 
 def _enter(experiment: ExperimentRun, network: str, method: str, row: ComparisonRow) -> None:
-    key = {"network": network, "method": method, "budget": row.budget, "substitute": row.substitute}
+    key = _key(experiment, network, method, row.budget, row.substitute, row.seed)
     seconds = {
         name: round(getattr(row, f"{name}_seconds"), 1) for name in ("prepare", "choose", "prune", "train")
     }
@@ -134,6 +160,7 @@ def _enter(experiment: ExperimentRun, network: str, method: str, row: Comparison
         "prepared": _percent(row.prepared),
         "accuracy": _percent(row.final),
         "error": row.error,
+        **({"by_epoch": [_percent(share) for share in row.by_epoch]} if row.by_epoch else {}),
         "took": seconds,  # a training before pruning is shared by the rows of a method
         "seconds": round(sum(v for k, v in seconds.items() if k != "prepare" or row.own), 1),
     }

@@ -28,7 +28,7 @@ COLOURS = {True: ORANGE, False: BLUE}
 class NormalizationSettings:
     """`cuts` are shares of FLOPs removed; `substitutes` what consumers do before the fine-tuning.
 
-    `images` are those that the linear substitute is fitted to.
+    `images` are those that the linear reconstruction is fitted to.
     """
 
     network: str
@@ -42,6 +42,7 @@ SETTINGS = {
     "paper": NormalizationSettings(
         "vgg16-cifar10-full", (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8), ("none",), 0.25, 1024
     ),
+    "medium": NormalizationSettings("vgg16-cifar10", (0.3, 0.6), ("none", "linear"), 0.25, 1024),
     "small": NormalizationSettings("vgg16-cifar10", (0.3, 0.6), ("none", "linear"), 0.25, 256),
     "tiny": NormalizationSettings("demo", (0.3, 0.6), ("none", "linear"), 0.25, 32),
 }
@@ -107,9 +108,9 @@ def _pruned(experiment: ExperimentRun, per_layer: bool, cut: float, substitute: 
         seed=experiment.seed,
     ).model
     before = experiment.score(network, small)["accuracy"]
-    after = experiment.score(network, experiment.finetuned(network, small, fitted=seen is not None))[
-        "accuracy"
-    ]
+    run = f"normalization-{network.name}-{'each-layer' if per_layer else 'none'}-{cut:g}-{substitute}"
+    tuned = experiment.finetuned(network, small, run, fitted=seen is not None)
+    after = experiment.score(network, tuned)["accuracy"]
     return {
         "pruned": round(100 * (1 - chosen.flops / chosen.before.flops), 2),
         "threshold": chosen.threshold,
@@ -138,8 +139,8 @@ def table(ledger: RowLedger) -> str:
     text = (
         f"{LABELS[settings['network']]}. Unpruned: {base['accuracy']:.2f} % of {base['images']} test images."
     )
-    text += f" The linear substitute is fitted to {settings['images']:,} unlabelled training images.{apart(ledger)}"
-    head = ["normalisation", "FLOPs pruned", "substitute", "accuracy before fine-tuning", "after fine-tuning",
+    text += f" The linear reconstruction is fitted to {settings['images']:,} unlabelled training images.{apart(ledger)}"
+    head = ["normalisation", "FLOPs pruned", "reconstruction", "accuracy before fine-tuning", "after fine-tuning",
             "channels of the narrowest layer", "layers with a single channel"]  # fmt: skip
     words = f"Share of pairs of channels whose distance lies below t = {settings['threshold']}:"
     return "\n\n".join([
@@ -196,7 +197,7 @@ def _curves(ledger: RowLedger) -> Any:
                 )
             ends[way] = (x[-1] + 2, rows[-1]["accuracy"], COLOURS[per_layer])
         label_ends(axis, ends, gap=5)
-        what = "plain removal" if substitute == "none" else f"{substitute} substitute"
+        what = "plain removal" if substitute == "none" else f"{substitute} reconstruction"
         axis.set_title(f"{what}, then fine-tuning")
         axis.set_xlabel("FLOPs pruned in %")
         axis.set_xlim(-2, 100)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+
 from slimilar.train import Progress
 
 
@@ -11,4 +13,4 @@ def show_progress(event: Progress) -> None:
     line += f" accuracy {event.accuracy:.4f} {event.images_per_second:.0f} images/s"
     if event.test_accuracy is not None:
         line += f" | test {event.test_accuracy:.4f}"
-    print(line, flush=True)
+    print(line, file=sys.stderr, flush=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,11 @@ from slimilar.utils.row_ledger import RowLedger
 
 ROOT = Path(__file__).resolve().parents[1]
 CODE = ("src", ":(glob)experiments/*.py")
+
+
+def work_folder() -> Path:
+    """Return where checkpoints and shared work are: the folder that SLIMILAR_RUNS names, or `runs`."""
+    return Path(os.environ.get("SLIMILAR_RUNS", "runs")).expanduser()
 
 
 def commit(root: Path = ROOT) -> str | None:

@@ -1,4 +1,4 @@
-"""How large an experiment is: the paper's own settings, a small copy for two cores, and a tiny one for a try.
+"""How large an experiment is: the paper's settings, a third of its fine-tuning, a small copy, and a tiny one.
 
 What an experiment alone needs stands as a table in its own module, by the names of these scales.
 """
@@ -25,6 +25,9 @@ class Scale:
     batch: int  # images at once where a network is only looked at
     recipes: Mapping[str, Recipe]  # by kind of network
     fitted: Recipe | None = None  # of networks whose consumers were fitted to images; None: as all others
+    sparse: Recipe | None = None  # of training phases before pruning; None: as the fine-tuning
+    seeds: tuple[int, ...] | None = None  # of compared methods; None: that of the run
+    score_epochs: bool = False  # whether the test accuracy after every epoch is recorded
 
     def recipe(self, kind: str, fitted: bool = False) -> Recipe:
         """Return how a kind of network (vgg, resnet, imagenet) is fine-tuned."""
@@ -34,12 +37,25 @@ class Scale:
 # Learning rates and frozen statistics were chosen on held-out training images: see short_recipe.py.
 _SHORT = replace(recipe("quick"), epochs=2, batch_size=32, lr=0.03)
 _FITTED = replace(_SHORT, lr=0.003, freeze_statistics=True)
+# A third of the paper's epochs, with its learning rates at the same shares of the training.
+_THIRD = {kind: recipe(f"paper-{kind}") for kind in ("vgg", "resnet", "imagenet")}
+_THIRD = {
+    kind: replace(r, epochs=r.epochs // 3, milestones=tuple(round(m / 3) for m in r.milestones))
+    for kind, r in _THIRD.items()
+}
+# NS and SSL need large steps: what a penalty removes of a weight is at most its strength times the sum of rates.
+_SPARSE = replace(recipe("paper-vgg"), epochs=10, lr=0.1, schedule="one-cycle", milestones=(), warmup=0.1)
 SCALES = MappingProxyType(
     {
         "paper": Scale(
             "paper", "the paper's settings: all images, 60 epochs of fine-tuning",
             None, None, 1024, 250,
             {kind: recipe(f"paper-{kind}") for kind in ("vgg", "resnet", "imagenet")},
+        ),
+        "medium": Scale(
+            "medium", "CIFAR-10 with 45,000 training and all test images, 20 epochs of fine-tuning",
+            45_000, None, 1024, 250,
+            _THIRD, sparse=_SPARSE, seeds=(0, 1), score_epochs=True,
         ),
         "small": Scale(
             "small", "published checkpoints, 1,280 training and 1,000 test images, two short epochs",

@@ -7,10 +7,12 @@ from functools import partial
 from typing import Any
 
 import slimilar
+from experiments.epochs import by_epoch
 from experiments.experiment import LABELS, ExperimentRun
 from experiments.figures import COLOURS, GREY, canvas
 from experiments.methods import compared
 from experiments.paper import PROPERTIES, TABLE_1A, PaperRow
+from experiments.seeds import accuracy, over_seeds
 from experiments.tables import apart, percent, tick
 from experiments.tables import table as markdown
 from slimilar.utils.row_ledger import RowLedger
@@ -30,7 +32,7 @@ class Block:
 class Table1aSettings:
     """`sparse_epochs` is the training before pruning of methods that have one (NS, SSL, SFP).
 
-    `images` are those that the substitute is fitted to.
+    `images` are those that the reconstruction is fitted to.
     """
 
     blocks: tuple[Block, ...]
@@ -49,6 +51,14 @@ SETTINGS = {
             Block("preresnet110-cifar100", "CIFAR-100", "ResNet-110", ALL),
         ),
         60,
+        1024,
+    ),
+    "medium": Table1aSettings(
+        (
+            Block("vgg16-cifar10", "CIFAR-10", "VGG-16", ("Ours", "RDF", "NS", "SSL", "PFGM", "SFP")),
+            Block("preresnet29-cifar10", "CIFAR-10", "ResNet-110", ALL),
+        ),
+        10,
         1024,
     ),
     "small": Table1aSettings(
@@ -129,14 +139,15 @@ def table(ledger: RowLedger) -> str:
             continue
         rows.append(_base(block, base, at))
         for method in block["methods"]:
-            rows += [_line(block, method, r) for r in ledger.all(network=block["network"], method=method)]
+            found = over_seeds(ledger.all(network=block["network"], method=method))
+            rows += [_line(block, method, r) for r in found]
         notes.append(
             f"{LABELS[block['network']]}, for the paper's {block['stands_for']}: {base['images']} test images; the "
             f"paper's t = {at['threshold']:g} prunes {at['pruned']:.2f} % of FLOPs here."
         )
     words = (
         "All methods of a block are brought to the same FLOPs: the share that the paper prints for its own method. "
-        "`+ substitution` lines are the same choice of channels with our linear substitute, fitted to "
+        "`+ reconstruction` lines are the same choice of channels with our linear reconstruction, fitted to "
         f"{settings['images']:,} unlabelled training images, before as much fine-tuning. NS, SSL and SFP have a "
         f"training phase before pruning, which the others do not have.{apart(ledger)}"
     )
@@ -162,24 +173,25 @@ def _line(block: dict[str, Any], method: str, row: dict[str, Any]) -> list[objec
     if paper is not None:
         theirs = [percent(paper.accuracy), f"{paper.flops:.2f} M", percent(paper.pruned)]
     automatic, pretrained = PROPERTIES[method]
-    name = method if row["own"] else f"{method} + substitution"
+    name = method if row["own"] else f"{method} + reconstruction"
     if row["error"]:
         return ["", name, tick(automatic), tick(pretrained), row["error"], None, None, None, *theirs]
-    return ["", name, tick(automatic), tick(pretrained), percent(row["before"]), percent(row["accuracy"]),
+    return ["", name, tick(automatic), tick(pretrained), percent(row["before"]), accuracy(row),
             f"{row['flops'] / 1e6:.2f} M", percent(row["pruned"]), *theirs]  # fmt: skip
 
 
 def figures(ledger: RowLedger) -> dict[str, Any]:
-    """Draw every method's accuracy, as the paper has it and with our substitution."""
+    """Draw every method's accuracy, as the paper has it and with our reconstruction."""
     settings = ledger.header["settings"]["experiment"]
     blocks = [b for b in _ordered(settings) if ledger.all(network=b["network"], method=b["methods"][0])]
-    figure, axes = canvas(1, max(1, len(blocks)), width=2.7 * max(1, len(blocks)) + 0.4, height=2.9)
-    for axis, block in zip(axes[0], blocks, strict=False):
+    if not blocks:
+        return {}
+    figure, axes = canvas(1, len(blocks), width=2.7 * len(blocks) + 0.4, height=2.9)
+    for axis, block in zip(axes[0], blocks, strict=True):
         base = ledger.find(network=block["network"], method="base") or {}
         for place, method in enumerate(reversed(block["methods"])):
-            rows = {
-                r["own"]: r for r in ledger.all(network=block["network"], method=method) if r["error"] is None
-            }
+            found = over_seeds(ledger.all(network=block["network"], method=method))
+            rows = {r["own"]: r for r in found if r["error"] is None}
             ends = [rows[own]["accuracy"] for own in (True, False) if own in rows]
             axis.plot(ends, [place] * len(ends), color="#CCCCCC", lw=2, zorder=1)
             colour = COLOURS[method]
@@ -197,7 +209,7 @@ def figures(ledger: RowLedger) -> dict[str, Any]:
         axis.set_xlim(left=0)
         axis.set_xlabel("test accuracy in %")
     figure.suptitle(
-        "after fine-tuning: hollow, the method's own way; filled, with our substitution (stroke: before fine-tuning)"
+        "after fine-tuning: hollow, the method's own way; filled, with our reconstruction (stroke: before fine-tuning)"
         " · dotted: unpruned", fontsize=8, color=GREY, x=0.01, ha="left",
     )  # fmt: skip
-    return {"": figure}
+    return {"": figure} | by_epoch(ledger, [block["network"] for block in blocks])

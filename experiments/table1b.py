@@ -133,7 +133,7 @@ def table(ledger: RowLedger) -> str:
             if row["own"]:
                 theirs = [f"{paper.top1:+.2f}", None if paper.top5 is None else f"{paper.top5:+.2f}",
                           f"{paper.flops:.2f} B", percent(paper.pruned)]  # fmt: skip
-            name = method if row["own"] else f"{method} + substitution"
+            name = method if row["own"] else f"{method} + reconstruction"
             top5 = f"{row['top5'] - base['top5']:+.1f}" if row.get("top5") is not None else None
             rows.append([name, tick(automatic), tick(pretrained), f"{row['accuracy'] - base['accuracy']:+.1f}", top5,
                          f"{row['flops'] / 1e9:.2f} B", percent(row["pruned"]), *theirs])  # fmt: skip
@@ -153,7 +153,7 @@ def table(ledger: RowLedger) -> str:
 
 
 def figures(ledger: RowLedger) -> dict[str, Any]:
-    """Draw top-1 accuracy of every method, its own way and with our substitution."""
+    """Draw top-1 accuracy of every method, its own way and with our reconstruction."""
     settings = ledger.header["settings"]["experiment"]
     base = ledger.find(method="base") or {}
     figure, axes = canvas(1, 1, width=5.4, height=0.45 * len(settings["methods"]) + 1.2)
@@ -169,6 +169,6 @@ def figures(ledger: RowLedger) -> dict[str, Any]:
     axis.set_ylim(-0.6, len(settings["methods"]) - 0.4)
     axis.set_xlim(left=-2)
     axis.set_xlabel("top-1 accuracy in %")
-    axis.set_title("hollow: its own way · filled: with our substitution · dotted: unpruned", fontsize=8, color=GREY,
+    axis.set_title("hollow: its own way · filled: with our reconstruction · dotted: unpruned", fontsize=8, color=GREY,
                    fontweight="normal")  # fmt: skip
     return {"": figure}

@@ -25,7 +25,7 @@ from slimilar.utils.row_ledger import RowLedger
 
 @dataclass(frozen=True)
 class Table1cSettings:
-    """`batch` images at once are timed, for `rounds` rounds; `images` calibrate the substitute."""
+    """`batch` images at once are timed, for `rounds` rounds; `images` calibrate the reconstruction."""
 
     network: str
     thresholds: tuple[float, ...]
@@ -72,7 +72,7 @@ def _plan(network: TrainedNetwork) -> Plan:
 
 
 def _pruned(experiment: ExperimentRun, threshold: float, substitute: str) -> dict[str, Any]:
-    """Return FLOPs and accuracy; the consumers are fitted to images where there is a substitute."""
+    """Return FLOPs and accuracy; the consumers are fitted to images where there is a reconstruction."""
     network = experiment.network_with(experiment.settings.network, experiment.settings.test)
     plan = _plan(network)
     cut = plan.at(threshold, round_to=1)
@@ -81,7 +81,7 @@ def _pruned(experiment: ExperimentRun, threshold: float, substitute: str) -> dic
         network.model, network.example, plan, cut, substitute=substitute, calibration=seen, verify=False
     ).model
     if experiment.settings.finetune:
-        small = experiment.finetuned(network, small)
+        small = experiment.finetuned(network, small, f"table1c-{network.name}-{threshold:g}-{substitute}")
     return {**_cost(cut), **experiment.score(network, small)}
 
 
@@ -134,13 +134,13 @@ def table(ledger: RowLedger) -> str:
                       f"{paper.seconds} s", percent(paper.saved)]  # fmt: skip
         rows.append([f"t = {t:g}", row["substitute"], *here, *theirs])
     ours = ["Top-1", "Top-5", "FLOPs", "pruned", "time", "time saved (95 %)"]
-    head = ["model", "substitute", *ours, *(f"paper: {name.split(' (')[0]}" for name in ours)]
+    head = ["model", "reconstruction", *ours, *(f"paper: {name.split(' (')[0]}" for name in ours)]
     words = (
         f"{LABELS[settings['network']]}. Unpruned: top-1 {base['accuracy']:.2f} %, top-5 {base['top5']:.2f} % of "
         f"{base['images']} images, {base['flops'] * BATCH / 1e9:.0f} B FLOPs for a batch of {BATCH}, "
         f"{time['milliseconds']['base'][0]:.0f} ms for a batch of {settings['batch']} on {time['threads']} thread(s). "
         f"Top-1 and top-5 are changes in points, {'after' if settings.get('finetune') else 'without any'} fine-tuning; "
-        f"the linear substitute is fitted to {settings['images']} unlabelled images."
+        f"the linear reconstruction is fitted to {settings['images']} unlabelled images."
     )
     return f"{words}\n\n{markdown(head, rows)}"
 

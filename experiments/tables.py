@@ -53,11 +53,12 @@ def _commits(ledger: RowLedger) -> str:
     return f" Made by commit {', '.join(found)}." if found else ""
 
 
-def document(ledger: RowLedger, body: str, images: Sequence[str]) -> str:
-    """Return the page of an experiment: header, table, figures."""
+def document(ledger: RowLedger, body: str, images: Sequence[str], trainings: Sequence[object] = ()) -> str:
+    """Return the page of an experiment: header, trainings under way, table, figures."""
     header = ledger.header
     versions = ", ".join(f"{name} {version}" for name, version in header["versions"].items())
     scale = scale_of(header["settings"]["scale"]["name"])
+    waiting = ["Under way, and not in the table yet:", "", *(f"- {t}" for t in trainings), ""]
     lines = [
         f"# {header['experiment']}",
         "",
@@ -67,6 +68,7 @@ def document(ledger: RowLedger, body: str, images: Sequence[str]) -> str:
         f"Started {header['started']}; {_took(ledger)} on the clock of a machine that was shared.{_commits(ledger)}",
         f"Settings and all numbers: `{ledger.path.name}`.",
         "",
+        *(waiting if trainings else []),
         body,
         "",
         *(f"![{header['experiment']}]({name})\n" for name in images),

@@ -16,6 +16,10 @@ from slimilar.data import demo_images
 TEXT = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
+def test_it_is_short():
+    assert len(TEXT.splitlines()) <= 110
+
+
 def test_the_quick_start_runs(tmp_path, monkeypatch, capsys):
     """With fewer images, which changes how good the result is and nothing else."""
     (code,) = re.findall(r"```python\n(.*?)```", TEXT, re.DOTALL)
@@ -61,14 +65,3 @@ def test_links_lead_somewhere():
 def test_make_targets_exist():
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert set(re.findall(r"\bmake ([a-z]+)", TEXT.split("## How it works")[0])) - {"up"} <= targets
-
-
-def test_the_demo_table_is_what_was_measured():
-    measured = (ROOT / "benchmarks" / "results" / "demo.txt").read_text()
-    rows = re.findall(r"^\| (?:original|-\d+ %) \|.*$", TEXT, re.MULTILINE)
-    assert len(rows) == 4
-    for row in rows:
-        for accuracy in re.findall(r"(\d+\.\d) %", row):
-            assert f" {accuracy} %" in measured
-        for ms in re.findall(r"(\d+\.\d) ms", row):
-            assert f" {ms}" in measured

@@ -39,6 +39,8 @@ def spent(row: Row) -> float:
 _MEMORY = 16  # GiB, if a row does not say another number
 _HOW = "Random weights; FLOPs cut to 60 % where possible (residual: inner, else joint); judged by the weights alone."
 _NOTES = (
+    "With calibration: an example of one image, 16 random images, verified after reconstruction; kernels of networks",
+    "with up to 2 million parameters are fitted as a whole, others channel by channel (form in the rows).",
     "On one machine that had other work, in the order of size, each tool by itself (--tasks, --seconds, --memory). The",
     f"limit is of processor time, with building, checking and the training step; {_MEMORY} GiB of memory at most.",
 )
@@ -69,9 +71,11 @@ def _runs(entries: list[Architecture], main: Rows, rest: Rows) -> Iterator[str]:
     apart = len(chosen(entries, everything=False))
     for title, task, rows, of in (
         ("Slimilar", "ours", main, sum(e.batch_norms > 0 for e in entries)),
+        ("Slimilar with calibration", "calibrated", main, apart),
         ("Torch-Pruning", "rival", main, apart),
         ("Exports of Slimilar's", "exported", main, -(-apart // EXPORT_EVERY)),
         ("Slimilar without batch norm", "ours", rest, len(without_norms(entries))),
+        ("The same with calibration", "calibrated", rest, len(without_norms(entries))),
     ):
         runs = Counter((r.get("commit", "?"), _limits(r)) for (_, t), r in rows.items() if t == task)
         parts = (f"{n} on commit {commit} with {limits}" for (commit, limits), n in runs.most_common())
@@ -86,9 +90,15 @@ def _limits(row: Row) -> str:
 
 
 def _without(rows: Rows) -> Iterator[str]:
-    if rows:
-        counts = Counter(r["status"] for r in rows.values()).most_common()
-        yield f"Without batch norm: {len(rows)} tried: {', '.join(f'{n} {status}' for status, n in counts)}."
+    for task, title in (
+        ("ours", "Without batch norm"),
+        ("calibrated", "Without batch norm, with calibration"),
+    ):
+        found = [r for (_, t), r in rows.items() if t == task]
+        if found:
+            counts = Counter(r["status"] for r in found).most_common()
+            yield f"{title}: {len(found)} tried: {', '.join(f'{n} {status}' for status, n in counts)}."
+    yield from _calibrated(rows)
 
 
 def _head(entries: list[Architecture]) -> Iterator[str]:
@@ -106,6 +116,7 @@ def _head(entries: list[Architecture]) -> Iterator[str]:
 def _totals(rows: Rows) -> Iterator[str]:
     for task, title in (
         ("ours", "Slimilar"),
+        ("calibrated", "Slimilar with calibration"),
         ("rival", "Torch-Pruning 1.6.1"),
         ("exported", "exported and compiled"),
     ):
@@ -114,8 +125,19 @@ def _totals(rows: Rows) -> Iterator[str]:
             counts = Counter(r["status"] for r in found)
             listed = ", ".join(f"{n} {status}" for status, n in counts.most_common())
             yield f"{title}: {len(found)} tried: {listed}"
+    yield from _calibrated(rows)
     yield from _side_by_side(rows)
     yield from _channels([r for (_, t), r in rows.items() if t == "ours" and "channels" in r])
+
+
+def _calibrated(rows: Rows) -> Iterator[str]:
+    """Say what was refused with images, and what was pruned without a fit, each with the reason that was given."""
+    found = {m: r for (m, t), r in rows.items() if t == "calibrated"}
+    for model, row in found.items():
+        if row["status"] not in ("pass", "nothing to prune"):
+            yield f"  {model} with calibration: {row['status']}: {row.get('what', '')[:200]}"
+        elif row.get("method") == "none":
+            yield f"  {model} with calibration: pruned without a fit, with a warning: {'; '.join(row['warned'])[:200]}"
 
 
 def _side_by_side(rows: Rows) -> Iterator[str]:
@@ -157,14 +179,16 @@ def _channels(found: list[Row]) -> Iterator[str]:
 def _lines(ordered: list[Architecture], rows: Rows) -> Iterator[str]:
     yield (
         f"{'architecture':<48} {'status':<10} {'groups':>6} {'free':>6} {'least':>6} {'left':>6} {'mode':<5} "
-        f"{'error':>8} {'s':>6}  {'Torch-Pruning':<20} {'s':>6}  frozen (joined to streams and outputs left out)"
+        f"{'error':>8} {'s':>6}  {'calibrated':<16} {'Torch-Pruning':<20} {'s':>6}  "
+        "frozen (joined to streams and outputs left out)"
     )
     for entry in ordered:
         if (row := rows.get((entry.key, "ours"))) is not None:
-            yield _line(entry.key, row, rows.get((entry.key, "rival")))
+            others = rows.get((entry.key, "rival")), rows.get((entry.key, "calibrated"))
+            yield _line(entry.key, row, *others)
 
 
-def _line(name: str, row: Row, rival: Row | None) -> str:
+def _line(name: str, row: Row, rival: Row | None, calibrated: Row | None) -> str:
     if "channels" not in row:
         mine = f"{row['status']:<10} {row.get('what', '')[:90]}"
         return f"{name:<48} {mine}"
@@ -176,5 +200,5 @@ def _line(name: str, row: Row, rival: Row | None) -> str:
     return (
         f"{name:<48} {row['status']:<10} {row['groups']:>6} {row.get('free', 0) / row['channels']:>6.0%} {least:>6.0%} "
         f"{row.get('flops_left', 1):>6.0%} {row.get('residual', '-'):<5} {row.get('oracle', 0):>8.0e} "
-        f"{spent(row):>6.1f}  {other}  {frozen}"
+        f"{spent(row):>6.1f}  {calibrated['status'] if calibrated else '-':<16} {other}  {frozen}"
     )

@@ -22,16 +22,16 @@ import torch
 from torch import nn
 
 from _zoo import oracle
+from _zoo.calibrated import prune_calibrated
 from _zoo.catalogue import Architecture, build
 from _zoo.rival import rival
+from _zoo.target import to_target
 from slimilar import analyze, count
-from slimilar.errors import SlimilarError, UnreachableBudget
+from slimilar.errors import SlimilarError
 from slimilar.pipeline import apply
-from slimilar.planning.cut import Cut
 from slimilar.planning.plan import Plan
 from slimilar.utils.pytree import arguments, tensors_in
 
-TARGET = 0.6  # of the FLOPs, where it can be reached
 ENOUGH = 0.7
 _LARGE = 256  # pixels; a fixed size beyond is not small input
 _SMALLER = (112, 128, 224)
@@ -116,6 +116,15 @@ def ours(entry: Architecture) -> dict[str, Any]:
     return row
 
 
+def calibrated(entry: Architecture) -> dict[str, Any]:
+    """Prune with images to calibrate on, verify, train one step."""
+    model, example = prepared(entry)
+    row, small = prune_calibrated(model, example)
+    if small is not None:
+        _train_step(small, example)
+    return row
+
+
 def exported(entry: Architecture) -> dict[str, Any]:
     """Prune, then export and compile."""
     model, example = prepared(entry)
@@ -131,14 +140,6 @@ def exported(entry: Architecture) -> dict[str, Any]:
         "status": "pass" if max(errors) < 1e-3 * float(expected.abs().max()) else "wrong",
         "errors": errors,
     }
-
-
-def to_target(plan: Plan) -> Cut:
-    """Return the cut at the FLOPs aimed at, or the deepest there is."""
-    try:
-        return plan.at(flops=TARGET, round_to=1)
-    except UnreachableBudget:
-        return plan.at(threshold=1.0, round_to=1)
 
 
 def _smallest(plan: Plan) -> float:
@@ -179,7 +180,7 @@ def _is_memory(error: Exception) -> bool:
     return isinstance(error, MemoryError) or "can't allocate memory" in str(error)
 
 
-_TASKS = {"ours": ours, "rival": rival, "exported": exported}
+_TASKS = {"ours": ours, "calibrated": calibrated, "rival": rival, "exported": exported}
 
 
 def main() -> None:
@@ -201,7 +202,7 @@ def main() -> None:
             row = _TASKS[request["task"]](entry)
         except Exception as error:
             ours_says = isinstance(error, SlimilarError)
-            status = "out of memory" if _is_memory(error) else "error"
+            status = "out of memory" if _is_memory(error) else "refused" if ours_says else "error"
             row = {"status": status, "what": f"{type(error).__name__}: {error}"[:600], "said": ours_says}
             frames = traceback.extract_tb(error.__traceback__)[-4:]
             row["where"] = [f"{Path(f.filename).name}:{f.lineno} {f.name}" for f in frames]

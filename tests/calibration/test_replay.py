@@ -59,6 +59,19 @@ def shuffled(x: Tensor) -> Tensor:
     return x.unflatten(1, (2, -1)).transpose(1, 2).flatten(1, 2).relu()
 
 
+def test_flattening_a_transposed_tensor_is_replayed_at_every_batch_size() -> None:
+    """torch copies there and calls `_unsafe_view`, with the sizes of the example written in."""
+    net = Around(shuffled).eval()
+    program = record(net, torch.randn(2, 3, 6, 6, generator=generator()))
+    assert any("_unsafe_view" in instruction.func.name() for instruction in program.instructions)
+    for size in (1, 2, 5):
+        x, sized = torch.randn(size, 3, 6, 6, generator=generator(size)), program.at(size)
+        values = replay.start(sized, [x])
+        with torch.no_grad():
+            replay.run(sized, values, named_tensors(net))
+            torch.testing.assert_close(values[sized.outputs[0]], net(x))
+
+
 def through_a_view(x: Tensor) -> Tensor:
     x[:, :3] += 1
     return x

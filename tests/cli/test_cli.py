@@ -192,7 +192,7 @@ def test_an_error_of_ours_asks_for_a_report(monkeypatch):
     def broken(*_: Any) -> None:
         raise ZeroDivisionError("oh")
 
-    monkeypatch.setattr("slimilar.cli.commands.analyze.open_model", broken)
+    monkeypatch.setattr("slimilar.cli.model_options.open_model", broken)
     said = run("analyze", SMALL, code=1)
     assert "ZeroDivisionError: oh" in said
     assert "--debug" in said

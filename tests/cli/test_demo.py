@@ -76,5 +76,5 @@ def test_the_whole_demo(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=True)
     found = json.loads(done.stdout)
     kept = {row["share"]: row["accuracy"] for row in found["settings"] if row["how"] == demo.FITTED}
-    assert kept[0.7] > found["accuracy"] - 0.03
-    assert kept[0.5] > found["accuracy"] - 0.06
+    assert kept[0.5] > found["accuracy"] - 0.04
+    assert kept[0.3] > found["accuracy"] - 0.10

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,7 +16,10 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import save_file
+from typer.testing import CliRunner
 
+from helpers.paths import DOCS
+from slimilar.cli import app
 from slimilar.data import demo_images
 from slimilar.deploy.sources import build, parse
 
@@ -124,6 +128,38 @@ def test_the_commands_that_come_next_work_as_they_are_printed(home, small):
         home, "evaluate", "finetuned/model.safetensors", "--base", "net.py:MyNetwork", "--data", "photos"
     )
     assert "mean 0.5 0.5 0.5, std 0.25 0.25 0.25" in tuned  # as it was pruned and fine-tuned
+
+
+def commands_of(page: str) -> list[list[str]]:
+    """Return the commands of a page of the documentation, as words after `slimilar`."""
+    blocks = re.findall(r"```sh\n(.*?)```", (DOCS / page).read_text(encoding="utf-8"), re.DOTALL)
+    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
+    return [shlex.split(line)[1:] for line in lines if line.startswith("slimilar ")]
+
+
+def run_page(page: str) -> None:
+    """Run the commands of a page in order, in this process."""
+    for words in commands_of(page):
+        more = {"finetune": ["--limit", "8"], "bench": ["--seconds", "0.1"]}.get(words[0], [])
+        done = CliRunner().invoke(app, [*words, *more])
+        assert done.exit_code == 0, f"{words}\n{done.output}"
+
+
+def test_the_guide_runs_as_it_stands(home, tmp_path, monkeypatch):
+    shutil.copytree(home / "photos", tmp_path / "photos")
+    shutil.copy(home / "net.py", tmp_path)
+    shutil.copy(home / "wrapped.pt", tmp_path / "weights.pt")
+    monkeypatch.chdir(tmp_path)
+    run_page("own-network.md")
+    assert (tmp_path / "small.onnx").is_file()
+    assert (tmp_path / "again" / "model.safetensors").is_file()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", ["index.md", "export.md", "latency.md"])
+def test_commands_of_other_pages_run(page, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run_page(page)
 
 
 def test_accuracy_is_that_of_the_pixels_as_they_are(home):

@@ -18,8 +18,9 @@ from typer.testing import CliRunner
 
 from helpers.comparing import plain
 from slimilar.cli import app
+from slimilar.cli.comparison_options import SubjectOptions
 from slimilar.cli.comparison_source import ComparisonSource
-from slimilar.cli.preprocessing_options import PreprocessingOptions
+from slimilar.cli.model_options import ModelOptions, Placement
 from slimilar.comparison import load
 from slimilar.criteria import available, facts
 from slimilar.data import demo_images
@@ -119,14 +120,17 @@ def test_the_command_writes_table_data_and_curves(tmp_path):
     assert (tmp_path / "comparison.svg").read_text() == svg
 
 
+def _source(**images: int) -> ComparisonSource:
+    return ComparisonSource("slimilar:demo", ModelOptions(), Placement(), SubjectOptions(**images))
+
+
 def test_settings_are_chosen_on_training_images_kept_out():
-    words = ("slimilar:demo", None, (), None, "demo", PreprocessingOptions("auto"))
-    found, every = ComparisonSource(*words, None, None, 56)(), demo_images("train")
+    found, every = _source(held_out=56)(), demo_images("train")
     assert (len(found.train), len(found.test)) == (200, 56)
     both = torch.cat([found.train.images, found.test.images]).flatten(1)
     assert torch.equal(both.unique(dim=0), every.images.flatten(1).unique(dim=0))
     assert len(set(found.test.labels.tolist())) == 10
-    some = ComparisonSource(*words, 100, 30, 56)()
+    some = _source(train_images=100, test_images=30, held_out=56)()
     assert (len(some.train), len(some.test)) == (100, 30)
 
 

@@ -13,7 +13,9 @@ from experiments.bases import BASES, load_base
 from experiments.bound import pairs, shifts
 from experiments.experiment import ExperimentRun, TrainedNetwork
 from experiments.magnitude import equal
+from experiments.provenance import work_folder
 from experiments.scales import SCALES
+from experiments.seeds import accuracy, over_seeds
 from typer.testing import CliRunner
 
 from experiments import catalogue, paper
@@ -146,10 +148,52 @@ def test_equal_gammas_make_the_same_function(demo):
         torch.testing.assert_close(size[alive], size.max().expand_as(size[alive]))
 
 
-def test_every_experiment_has_every_scale():
+def test_every_experiment_has_every_scale_that_its_data_allow():
     for name in catalogue.NAMES:
         module = __import__(f"experiments.{name}", fromlist=["SETTINGS"])
-        assert set(module.SETTINGS) == set(SCALES)
+        imagenet = name in ("table1b", "table1c")  # no images to train on at the medium scale
+        assert set(module.SETTINGS) == set(SCALES) - ({"medium"} if imagenet else set())
+
+
+def test_a_scale_that_an_experiment_lacks_is_named(capsys):
+    assert main(["table1b", "--scale", "medium"]) == 1
+    assert "choose one of paper, small, tiny" in capsys.readouterr().err
+
+
+def test_the_medium_scale_is_a_third_of_the_papers_fine_tuning():
+    for kind in ("vgg", "resnet"):
+        whole, third = SCALES["paper"].recipe(kind), SCALES["medium"].recipe(kind)
+        assert 3 * third.epochs == whole.epochs
+        assert [third.learning_rate(e / 3) for e in (0, 45, 59.9)] == [
+            whole.learning_rate(e) for e in (0, 45, 59.9)
+        ]
+        assert third.batch_size == whole.batch_size
+        assert SCALES["medium"].recipe(kind, fitted=True) == third  # the same for all
+
+
+def test_rows_of_several_seeds_become_one():
+    shared = {
+        "budget": "0.5",
+        "substitute": "none",
+        "before": 10.0,
+        "prepared": None,
+        "flops": 4,
+        "pruned": 50.0,
+    }
+    rows = [{**shared, "seed": k, "accuracy": a, "error": None} for k, a in enumerate((90.0, 91.0))]
+    failed = {**shared, "substitute": "linear", "seed": 0, "accuracy": None, "error": "no"}
+    mean, error = over_seeds([*rows, failed])
+    assert (mean["accuracy"], mean["spread"], mean["seeds"]) == (90.5, 0.5, 2)
+    assert accuracy(mean) == "90.50 ± 0.50 %"
+    assert (error["error"], error["seeds"]) == ("no", 0)
+
+
+def test_work_is_kept_where_the_environment_says(tmp_path, monkeypatch):
+    monkeypatch.setenv("SLIMILAR_RUNS", str(tmp_path / "runs"))
+    out = tmp_path / "results"
+    assert main(["table1a", "--scale", "tiny", "--out", str(out), "--show"]) == 0  # no row yet
+    assert not (tmp_path / "runs").exists()
+    assert work_folder() == tmp_path / "runs"
 
 
 def test_the_full_scale_is_the_papers():

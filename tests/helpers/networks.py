@@ -47,6 +47,22 @@ class SqueezeExcite(nn.Module):
         return x * self.up(self.down(x.mean((2, 3), keepdim=True)).relu()).sigmoid()
 
 
+class Heads(nn.Module):
+    """Attention over the pixels of small images, whose heads may leave."""
+
+    def __init__(self, c: int) -> None:
+        super().__init__()
+        self.heads, self.depth = 3, 4
+        self.qkv, self.proj = nn.Linear(c, 36), nn.Linear(12, c)
+
+    def forward(self, x: Tensor) -> Tensor:
+        tokens = F.avg_pool2d(x, 4).flatten(2).transpose(1, 2)
+        b, n, _ = tokens.shape
+        q, k, v = self.qkv(tokens).view(b, n, 3, self.heads, self.depth).permute(2, 0, 3, 1, 4).unbind(0)
+        y = self.proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).reshape(b, n, -1))
+        return x + y.mean(1)[:, :, None, None]
+
+
 class SplitAttention(nn.Module):
     """Softmax over two branches, as in ResNeSt and selective kernels."""
 
@@ -157,6 +173,7 @@ STEPS: dict[str, Make] = {
     "per channel": PerChannel,
     "squeeze and excite": SqueezeExcite,
     "split attention": SplitAttention,
+    "heads": Heads,
     "residual": lambda c: Do(lambda x, f: x + f(x), f=nn.Sequential(_conv(c), nn.Conv2d(6, c, 1))),
     "dense": lambda c: Do(lambda x, f: torch.cat([x, f(x)], 1), f=_conv(c)),
     "branches": lambda c: Do(lambda x, f, g: torch.cat([f(x), g(x)], 1), f=_conv(c), g=nn.Conv2d(c, 4, 1)),

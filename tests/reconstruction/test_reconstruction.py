@@ -250,3 +250,29 @@ def test_modes_of_single_modules_are_kept() -> None:
     assert small.training
     assert not small[1].training
     assert small[4].training
+
+
+class Gated(nn.Module):
+    """A norm over channels, with no weight of its own, scales what the head reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.head = nn.Conv2d(3, 12, 3), nn.Conv2d(3, 6, 3), nn.Conv2d(6, 4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.b(x).relu() * self.a(x).norm(dim=1, keepdim=True))
+
+
+def test_sums_over_channels_do_not_see_removed_ones_while_fitting() -> None:
+    """Without half of the channels the norm is smaller; the head makes up for it, if the fit has seen that."""
+    torch.manual_seed(0)
+    net, x = Gated().eval(), torch.randn(64, 3, 10, 10, generator=generator())
+    errors = []
+    for method in ("none", "least-squares"):
+        plan = slimilar.analyze(net, x[:1], criterion="magnitude-l2", exclude=["b"])
+        cut = plan.at(ratio=0.5)
+        assert cut.widths == {"a": 6}
+        small = slimilar.apply(net, x[:1], plan, cut, reconstruction=method, calibration=x).model
+        with torch.no_grad():
+            errors.append(float((small(x) - net(x)).square().mean()))
+    assert errors[1] < 0.5 * errors[0]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 import slimilar
+from helpers.paths import DOCS
 from helpers.small_networks import trained
 from slimilar.deploy.onnx import export_onnx
 from slimilar.errors import InvalidInput
@@ -117,6 +119,35 @@ def test_the_stream_itself_keeps_a_channel() -> None:
     assert "stem" not in branches(bottleneck(), "joint")
 
 
+class Excited(Bottleneck):
+    """The same with squeeze and excitation, whose layers go with the branch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.squeeze, self.excite = nn.Conv2d(12, 3, 1), nn.Conv2d(3, 12, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.stem(x)
+        y = self.norm2(self.middle(self.norm1(self.up(x)).relu())).relu()
+        y = y * self.excite(self.squeeze(nn.functional.adaptive_avg_pool2d(y, 1)).relu()).sigmoid()
+        return self.head(x + self.norm3(self.down(y)))
+
+
+def test_squeeze_and_excitation_goes_with_its_branch(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    net = Excited()
+    trained(net)
+    small = slimilar.remove_channels(net, X, {"up": range(12)})
+    with torch.no_grad():
+        expected = net.head(net.stem(X) + net.norm3(torch.zeros(1, 6, 1, 1)))
+    torch.testing.assert_close(small(X), expected)
+    assert {n for n, _ in small.named_parameters()} == {
+        "stem.weight", "stem.bias", "head.weight", "head.bias", "down.bias",
+    }  # fmt: skip
+    file = slimilar.save(small, tmp_path / "small.safetensors")
+    torch.testing.assert_close(slimilar.load(file, Excited())(X), small(X))
+
+
 @pytest.mark.parametrize("method", ["none", "mean", "auto"])
 def test_the_plan_chooses_branches_with_min_channels_0(method: str) -> None:
     net = bottleneck()
@@ -186,3 +217,11 @@ def test_shapes_are_those_of_the_layer(layer: nn.Module) -> None:
     assert ConstantOutput(layer)(x).shape == shape
     assert EmptyOutput(layer)(x).numel() == 0
     assert EmptyOutput(layer)(x).shape[-1] == (0 if isinstance(layer, nn.Linear) else shape[-1])
+
+
+def test_the_example_of_the_documentation(capsys: pytest.CaptureFixture[str]) -> None:
+    (code,) = re.findall(
+        r"```python\n(.*?)```", (DOCS / "prunable.md").read_text(encoding="utf-8"), re.DOTALL
+    )
+    exec(compile(code, "prunable.md", "exec"), {})
+    assert ": 0" in capsys.readouterr().out

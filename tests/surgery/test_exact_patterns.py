@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 import slimilar
-from slimilar.graph.groups import Residual
+from helpers.exact import check_exact
 from slimilar.surgery.probe import find_structure
-from slimilar.surgery.rewrite import operate, surgery
-from slimilar.surgery.verify import verify
 
 X = torch.randn(2, 3, 8, 8, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
@@ -93,24 +90,11 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], set[str]]] = {
 }
 
 
-def check(model: nn.Module, names: set[str], residual: Residual = "inner") -> None:
-    """Remove a third of each of the named groups, and compare with the masked original."""
-    structure = find_structure(model, X, residual)
-    grouping = structure.grouping
-    assert {g.name for g in grouping.groups} >= names
-    kept = np.ones(grouping.unit_count, np.bool_)
-    for start, group in zip(grouping.offsets, grouping.groups, strict=True):
-        free = [u for u in range(group.width) if u not in group.fixed]
-        kept[[start + u for u in free[: max(1, len(free) // 3)]]] = False
-    small = operate(model, surgery(structure.trace, grouping, kept))
-    assert verify(model, small, X, structure.trace, grouping, kept) < 1e-9
-
-
 @pytest.mark.parametrize("name", NETWORKS)
 def test_channels_leave_exactly(name: str) -> None:
     torch.manual_seed(0)
     make, names = NETWORKS[name]
-    check(make().double().eval(), names)
+    assert check_exact(make().double().eval(), X, names) < 1e-9
 
 
 @pytest.mark.parametrize("name", NETWORKS)

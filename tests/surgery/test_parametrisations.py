@@ -1,7 +1,8 @@
-"""Weights that are computed from others: weight_norm is pruned exactly, the rest is named."""
+"""Weights that are computed from others: weight_norm and spectral_norm are pruned exactly, the rest is named."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -51,8 +52,32 @@ def test_a_weight_norm_keeps_the_kernels_that_are_left(wrap: Any) -> None:
     torch.testing.assert_close(small[2].weight, model[2].weight[:, [0, 2, 3, 6, 7]])
 
 
+SPECTRAL_NORMS = {"parametrisation": parametrizations.spectral_norm, "hook": nn.utils.spectral_norm}
+
+
+@pytest.mark.filterwarnings("ignore:.*spectral_norm.* is deprecated:FutureWarning")
+@pytest.mark.parametrize("wrap", SPECTRAL_NORMS.values(), ids=SPECTRAL_NORMS)
+def test_spectral_norm_loses_inputs_and_outputs_exactly(wrap: Any) -> None:
+    """By hand: what is left of every kernel is what it was, divided by the sigma of the whole."""
+    model = net(wrap)
+    model.train()(X)  # the vectors are no longer those of the start
+    model.eval()
+    before = {name: t.clone() for name, t in model.state_dict().items()}
+    small = slimilar.remove_channels(model, X, {"0": [1, 4, 5], "2": [0, 3]})
+    assert all(torch.equal(t, before[name]) for name, t in model.state_dict().items())
+    model(X), small(X)  # the older kind computes its weight when it runs
+    torch.testing.assert_close(small[0].weight, model[0].weight[[0, 2, 3, 6, 7]])
+    torch.testing.assert_close(small[2].weight, model[2].weight[[1, 2, 4, 5]][:, [0, 2, 3, 6, 7]])
+    small.train()(X).sum().backward()  # it can be trained on: sigma is estimated anew
+
+
+def test_a_spectral_norm_is_saved_and_loaded(tmp_path: Path) -> None:
+    small = slimilar.remove_channels(net(parametrizations.spectral_norm), X, {"0": [1, 4], "2": [5]})
+    file = slimilar.save(small, tmp_path / "small.safetensors")
+    torch.testing.assert_close(slimilar.load(file, net(parametrizations.spectral_norm))(X), small(X))
+
+
 OTHERS = {
-    "spectral_norm": parametrizations.spectral_norm,
     "orthogonal": parametrizations.orthogonal,
     "weight_norm along inputs": lambda m: parametrizations.weight_norm(m, dim=1),
 }

@@ -83,9 +83,10 @@ def test_what_a_recurrent_layer_reads_can_leave(kind, batch_first):
     torch.manual_seed(0)
     model = Recurrent(kind, batch_first).eval()
     plan = slimilar.analyze(model, TOKENS, criterion="magnitude-l1")
-    assert {g.name: g.width for g in plan.groups} == {"before": 8, "wide": 24}
+    assert {g.name: g.width for g in plan.groups} == {"before": 8, "layer": 6, "wide": 24}
     small = apply(model, TOKENS, plan, plan.at(ratio=0.5), reconstruction="none").model
     assert small.layer.input_size == small.before.out_features == 4
+    assert small.layer.hidden_size == 3
 
 
 def test_threads_leave_the_switch_of_attention_as_it_was():

@@ -6,14 +6,15 @@ from copy import deepcopy
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from slimilar.calibration.batches import batch_size, to_batches
+from slimilar.calibration.several_inputs import as_example
 from slimilar.errors import InvalidInput
 from slimilar.utils.modules import check_model, device_of
 from slimilar.utils.precision import working_dtype
-from slimilar.utils.pytree import Example
+from slimilar.utils.pytree import Example, arguments, map_tensors
 
 
 def recalibrate(model: nn.Module, example: Example, calibration: Any) -> nn.Module:
@@ -41,9 +42,15 @@ def recalibrate(model: nn.Module, example: Example, calibration: Any) -> nn.Modu
         norm.reset_running_stats()
         norm.momentum = None  # the plain mean over all batches
         norm.train()
+    weight = norms[0].get_buffer("running_mean")
+
+    def there(t: Tensor) -> Tensor:
+        return t.to(device_of(small), working_dtype(weight.dtype))
+
     with torch.no_grad():
         for batch in to_batches(calibration, example, batch_size(example)):
-            wide(batch.to(device_of(small)))
+            args, kwargs = arguments(as_example(batch, example))
+            wide(*map_tensors(there, args), **map_tensors(there, kwargs))
     for norm, found in zip(norms, _norms(wide), strict=True):
         for name, buffer in norm.named_buffers(recurse=False):
             buffer.copy_(found.get_buffer(name))

@@ -8,7 +8,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
 
+from slimilar.calibration.several_inputs import packed_batches
 from slimilar.errors import InvalidInput
 from slimilar.utils.precision import working_dtype
 from slimilar.utils.pytree import Example, arguments, tensors_in
@@ -30,7 +32,8 @@ def batch_size(example: Example) -> int:
 def to_batches(calibration: Any, example: Example, size: int, most: int | None = None) -> list[Tensor]:
     """Return images as batches of `size` (fewer where there are not as many), labels dropped.
 
-    Takes a tensor (N, C, H, W), or an iterable of batches, each a tensor or a tuple that begins with one.
+    Takes a tensor (N, C, H, W), a dataset, or an iterable of batches, each a tensor or a tuple that begins with one;
+    for a model with several inputs, see `several_inputs`.
 
     >>> [len(b) for b in to_batches(torch.zeros(10, 3, 8, 8), torch.zeros(1, 3, 8, 8), size=4)]
     [4, 4]
@@ -64,8 +67,14 @@ def full_batches(rows: Tensor, size: int) -> list[Tensor]:
 def checked_images(
     calibration: Any, labels: Tensor | None, example: Example, most: int | None = None
 ) -> tuple[Tensor, Tensor | None]:
-    """Return all images, at most so many, in one tensor of the example's shape, and their labels or None."""
-    images, beside = gather(calibration, most)
+    """Return all images, at most so many, in one tensor of the example's shape, and their labels or None.
+
+    The inputs of a model with several are packed: a row for each sample.
+    """
+    wanted = list(tensors_in(arguments(example)))
+    calibration = as_batches(calibration)
+    several = len(wanted) > 1
+    images, beside = gather(packed_batches(calibration, example) if several else calibration, most)
     if labels is not None:
         beside = check_labels(labels)
         if len(beside) < len(images) or (len(beside) > len(images) and len(images) != most):
@@ -73,10 +82,7 @@ def checked_images(
                 f"labels must be one for each of the {len(images)} calibration images, got {len(beside)}"
             )
         beside = beside[: len(images)]
-    wanted = list(tensors_in(arguments(example)))
-    if len(wanted) != 1:
-        raise InvalidInput(f"calibration needs a model with one tensor as input, got {len(wanted)}")
-    if tuple(images.shape[1:]) != tuple(wanted[0].shape[1:]):
+    if not several and tuple(images.shape[1:]) != tuple(wanted[0].shape[1:]):
         raise InvalidInput(
             f"calibration images must have the shape of the example input, {tuple(wanted[0].shape[1:])}, "
             f"got {tuple(images.shape[1:])}"
@@ -86,6 +92,16 @@ def checked_images(
     if not bool(torch.isfinite(images).all()):
         raise InvalidInput("calibration images must be finite, got NaN or infinity")
     return images.to(working_dtype(wanted[0].dtype)), beside
+
+
+def as_batches(calibration: Any) -> Any:
+    """Return a dataset as a loader of its samples in batches; anything else as it is.
+
+    >>> pairs = torch.utils.data.TensorDataset(torch.zeros(3, 2), torch.zeros(3, 4))
+    >>> [[tuple(t.shape) for t in batch] for batch in as_batches(pairs)]
+    [[(3, 2), (3, 4)]]
+    """
+    return DataLoader(calibration, batch_size=64) if isinstance(calibration, Dataset) else calibration
 
 
 def check_labels(labels: Any) -> Tensor:

@@ -1,4 +1,4 @@
-r"""How much of an error at each output of a consumer the network's output hears.
+r"""Fisher information: how much an error at each output of a consumer changes the network's output.
 
 To second order, the divergence that an error $\delta$ in front of a layer causes is $\tfrac12 E[(g^\top \delta)^2]$;
 g is the gradient of the log-probability of a label drawn from the network's own answer, softened (Fisher

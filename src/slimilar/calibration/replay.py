@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from slimilar.calibration.program import Held, Instruction, Program, Slot
+from slimilar.calibration.several_inputs import unpacked
 from slimilar.errors import InvalidInput, Option
 from slimilar.utils.pytree import map_tensors, tensors_in
 
@@ -32,6 +33,8 @@ def resized(program: Program, size: int) -> Program:
 
 def start(program: Program, batch: Sequence[Tensor]) -> Values:
     """Return the values at the beginning; convolutions take less time where channels lie side by side."""
+    if len(batch) == 1 < len(program.inputs):
+        batch = unpacked(batch[0], [program.trace.values[v].shape[1:] for v in program.inputs])
     return dict(zip(program.inputs, (_laid_out(t, program) for t in batch), strict=True))
 
 

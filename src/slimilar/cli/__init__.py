@@ -29,6 +29,7 @@ from slimilar.cli.commands import (
 from slimilar.cli.destination import file_for
 from slimilar.cli.error_handling import Debugging, guarded, report
 from slimilar.cli.log import start_log
+from slimilar.cli.option_groups import ungrouped
 from slimilar.cli.renamed_options import Command
 
 __all__ = ["app", "main"]
@@ -57,7 +58,7 @@ _PANELS: dict[str, list[Callable[..., None]]] = {
 }
 for panel, functions in _PANELS.items():
     for function in functions:
-        app.command(rich_help_panel=panel, cls=Command)(guarded(function))
+        app.command(rich_help_panel=panel, cls=Command)(guarded(ungrouped(function)))
 
 
 def _version(wanted: bool) -> None:

@@ -6,10 +6,10 @@ import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from slimilar.cli.comparison_options import SubjectOptions
 from slimilar.cli.images import ImageReader
-from slimilar.cli.model_source import open_model
+from slimilar.cli.model_options import ModelOptions, Placement
 from slimilar.cli.output import Output
-from slimilar.cli.preprocessing_options import PreprocessingOptions
 from slimilar.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -24,16 +24,9 @@ class ComparisonSource:
     """A model and its images as named on the command line; every process opens them itself."""
 
     model: str
-    weights: str | None
-    shapes: tuple[str, ...]
-    base: str | None
-    data: str
-    preprocessing: PreprocessingOptions
-    train: int | None
-    test: int | None
-    held_out: int | None
-    device: str = "auto"
-    dtype: str | None = None
+    source: ModelOptions
+    place: Placement
+    images: SubjectOptions
 
     def __call__(self) -> Subject:
         """Open them; once in a process."""
@@ -44,15 +37,14 @@ class ComparisonSource:
 def _open(source: ComparisonSource) -> Subject:
     from slimilar.comparison import Subject
 
-    opened = open_model(source.model, source.weights, source.shapes, source.base)
-    opened = opened.placed(source.device, source.dtype)
-    reader = ImageReader(Output(quiet=True), opened, source.preprocessing)
-    train = reader.labelled(source.data, "train")
-    if source.held_out is None:
-        test = reader.labelled(source.data, "test")
+    opened, wanted = source.place.of(source.source.open(source.model)), source.images
+    reader = ImageReader(Output(quiet=True), opened, wanted.preprocessing)
+    train = reader.labelled(wanted.data, "train")
+    if wanted.held_out is None:
+        test = reader.labelled(wanted.data, "test")
     else:
-        train, test = _split(train, source.held_out)
-    parts = _evenly(train, source.train), _evenly(test, source.test)
+        train, test = _split(train, wanted.held_out)
+    parts = _evenly(train, wanted.train_images), _evenly(test, wanted.test_images)
     return Subject(opened.model, opened.example(), *parts, opened.source)
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import zipfile
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 from slimilar.cli.model_source import OpenedModel, channels_last
 from slimilar.cli.output import Output, escape
 from slimilar.cli.preprocessing_options import PreprocessingOptions
+from slimilar.cli.several_inputs import several_inputs
 from slimilar.errors import DataError, InvalidInput
 from slimilar.utils.wording import listed
 
@@ -17,21 +18,26 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from slimilar.data import ImageFiles, Images, Normalisation, Preprocessing
+    from slimilar.data.source import ImageSource
 
 _ARRAYS = {"x_train": "y_train", "images": "labels", "x": "y", "pictures": "labels", "arr_0": "arr_1"}
 FEW = 128  # calibration images: fewer fit the reconstruction badly
 
 
-class CalibrationImages(NamedTuple):
+@dataclass(frozen=True, eq=False)
+class CalibrationImages:
     """Images for calibration, ready for the network, their labels (-1: not known), and how they were prepared."""
 
-    images: Tensor
+    images: Any  # a tensor; for a model with several inputs, a tuple of them
     labels: Tensor
     preprocessing: Preprocessing | None
 
     def as_argument(self, labels: bool) -> Any:
         """Return them as `slimilar.analyze` takes them: with labels, as one batch."""
         return [(self.images, self.labels)] if labels else self.images
+
+    def __len__(self) -> int:
+        return len(self.labels)
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,14 +66,28 @@ class ImageReader:
     def calibration(self, what: str, limit: int, labels: bool = False) -> CalibrationImages:
         """Return images for calibration: of a folder, a .npz file or a dataset."""
         path = Path(what).expanduser()
+        if len(self.opened.shapes) > 1:
+            return self._several(path, limit, labels)
         if path.is_dir():
             found = self._folder(path, limit, labels)
         elif path.suffix == ".npz" and not path.stem.startswith("cifar"):
             found = self._arrays(path, limit, labels)
         else:
             found = self._all(self.labelled(what, "train", limit))
-        self._say_count(what, len(found.images))
-        return found._replace(images=fitted(found.images, self.opened))
+        self._say_count(what, len(found))
+        return replace(found, images=fitted(found.images, self.opened))
+
+    def _several(self, path: Path, limit: int, labels: bool) -> CalibrationImages:
+        import torch
+
+        if labels:
+            raise InvalidInput(
+                "a criterion that needs labels is for models with one input on the command line; pass batches of "
+                "(inputs, labels) in Python"
+            )
+        inputs = several_inputs(path, self.opened, limit)
+        self._say_count(str(path), len(inputs[0]))
+        return CalibrationImages(inputs, torch.full((len(inputs[0]),), -1), self.preprocessing())
 
     def preprocessing(self, images: Images | ImageFiles | None = None) -> Preprocessing | None:
         """Return the preprocessing to save with a model that was shown some images; None where it is not known."""
@@ -160,6 +180,13 @@ class ImageReader:
     def _say_count(self, what: str, count: int) -> None:
         few = f"; that is few: {FEW} or more keep more accuracy" if count < FEW else ""
         self.out.note(f"calibrating on {count} image{'s' * (count != 1)} of {escape(what)}{few}")
+
+
+def laid_out(images: ImageSource, opened: OpenedModel) -> ImageSource:
+    """Return images with the axes in the order that a model takes them in."""
+    from slimilar.data.source import ChannelsLastSource
+
+    return ChannelsLastSource(images) if channels_last(opened.shapes[0]) else images
 
 
 def fitted(images: Tensor, opened: OpenedModel) -> Tensor:

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from torch import nn
 
     from slimilar.data import Preprocessing
-    from slimilar.planning.rounding import RoundTo
 
 _LARGEST = 2**28  # numbers in an example input: a gigabyte
 
@@ -60,6 +59,12 @@ class OpenedModel:
             )
         tall, wide = self.shapes[0][:2] if channels_last(self.shapes[0]) else self.shapes[0][1:]
         return tall, wide
+
+    @property
+    def channels(self) -> int | None:
+        """Channels of the first input; None where it is no image."""
+        shape = self.shapes[0]
+        return (shape[2] if channels_last(shape) else shape[0]) if len(shape) == 3 else None
 
     @property
     def title(self) -> str:
@@ -273,32 +278,3 @@ def _fitting(found: Preprocessing | None, shapes: tuple[tuple[int, ...], ...]) -
     return Preprocessing.of(
         size, normalisation=found.normalisation, interpolation=found.interpolation, grey=found.grey
     )
-
-
-def parse_rounding(text: str) -> RoundTo:
-    """Return the multiple that --round-to names, or "auto".
-
-    >>> parse_rounding("8"), parse_rounding("auto")
-    (8, 'auto')
-    """
-    from slimilar.planning.rounding import check_rounding
-
-    return check_rounding(int(text) if text.isdecimal() else text)
-
-
-def parse_layers(layers: Sequence[str] | None) -> dict[str, float]:
-    """Return thresholds by layer, out of NAME=T.
-
-    >>> parse_layers(["features.conv1_1=0", "a=b=0.25"])
-    {'features.conv1_1': 0.0, 'a=b': 0.25}
-    """
-    found = {}
-    for entry in layers or ():
-        name, _, value = entry.rpartition("=")
-        try:
-            found[name] = float(value)
-        except ValueError:
-            found[name] = math.nan
-        if not name or math.isnan(found[name]):
-            raise InvalidInput(f"--layer must look like NAME=0.25, got {entry!r}")
-    return found

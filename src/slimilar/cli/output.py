@@ -8,8 +8,11 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from slimilar.cli.log import LOG, SHOWN, STAGE
 
@@ -20,16 +23,17 @@ _LONGEST = 60  # characters of a name that is never broken
 _WIDE = 200  # columns where there is no terminal: a file or a pipe has no edge
 
 
+@dataclass(frozen=True)
 class Output:
-    """Where a command writes: to a reader, as JSON (`as_json`), or nothing but errors (`quiet`)."""
+    """Where a command writes: to a reader, as JSON, or nothing but errors. A group of two options."""
 
-    def __init__(self, as_json: bool = False, quiet: bool = False) -> None:
-        self.as_json, self.quiet = as_json, quiet
+    json: Annotated[bool, typer.Option("--json", help="Print JSON for programs.")] = False
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False
 
     @property
     def silent(self) -> bool:
         """Whether no text is written."""
-        return self.as_json or self.quiet
+        return self.json or self.quiet
 
     def say(self, text: str = "") -> None:
         """Write a line of text; [bold]markup[/] is understood."""
@@ -72,7 +76,7 @@ class Output:
 
     def answer(self, data: Any) -> None:
         """Write the answer as JSON, if that was asked for."""
-        if self.as_json:
+        if self.json:
             sys.stdout.write(json.dumps(data, indent=1) + "\n")
             sys.stdout.flush()
 
@@ -84,12 +88,22 @@ class Output:
         if self.silent or not errors.is_terminal:
             yield ProgressDisplay()
             return
-        from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import (
+            BarColumn,
+            Progress,
+            SpinnerColumn,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
 
-        columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
+        left = TimeRemainingColumn(compact=True), TextColumn("left")
+        columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), *left
         with Progress(*columns, console=errors, transient=True) as bar:
             task = bar.add_task(what, total=None)
-            yield ProgressDisplay(lambda **changes: bar.update(task, **changes))
+            yield ProgressDisplay(
+                lambda **changes: bar.update(task, **changes), lambda: bar.reset(task, total=None)
+            )
 
 
 def _log(text: str) -> None:
@@ -110,8 +124,10 @@ def _log_table(headings: Sequence[str], rows: Sequence[Sequence[str]], title: st
 class ProgressDisplay:
     """Takes how far the work is, and shows it in a terminal."""
 
-    def __init__(self, update: Callable[..., None] | None = None) -> None:
-        self.update = update
+    def __init__(
+        self, update: Callable[..., None] | None = None, restart: Callable[[], None] = lambda: None
+    ) -> None:
+        self.update, self.restart = update, restart  # each stage has its own clock, and its own time left
         self.latest = ""  # the stage that was shown last
 
     def __call__(self, share: float) -> None:
@@ -124,6 +140,7 @@ class ProgressDisplay:
         if what != self.latest:
             self.latest = what
             LOG.log(STAGE, what)
+            self.restart()
         if self.update is not None:
             self.update(description=what[:1].upper() + what[1:], total=max(1, steps), completed=done)
 

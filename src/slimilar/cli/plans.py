@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import shlex
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from slimilar.cli.images import ImageReader
 from slimilar.cli.model_source import OpenedModel
 from slimilar.cli.output import Output, escape
-from slimilar.cli.preprocessing_options import PreprocessingOptions
+from slimilar.cli.plan_options import PlanOptions
 from slimilar.errors import InvalidInput
 from slimilar.utils.wording import listed
 
@@ -18,46 +17,6 @@ if TYPE_CHECKING:
     from slimilar.data import Preprocessing
     from slimilar.planning.plan import Plan
     from slimilar.planning.target import TargetKind
-
-
-@dataclass(frozen=True)
-class PlanOptions:
-    """The options that decide on a plan and on the reconstruction, as they were typed."""
-
-    residual: str = "inner"
-    linkage: str = "average"
-    exclude: tuple[str, ...] = ()
-    min_channels: int = 1
-    criterion: str = "similarity"
-    calibrate: str | None = None
-    images: int | None = None
-    preprocessing: PreprocessingOptions = PreprocessingOptions()  # noqa: RUF009 (frozen)
-    reconstruction: str = "auto"
-    seed: int = 0
-    trained: bool = False
-
-    def settled(self, images: Any, target: TargetKind | None = None) -> PlanOptions:
-        """Return them with what criterion "auto" stands for, given the images that were read."""
-        if self.criterion != "auto":
-            return self
-        from slimilar.criteria import automatic
-
-        return replace(self, criterion=automatic(0 if images is None else len(images), target))
-
-    def words(self) -> str:
-        """Return them as on a command line, without those that have their default."""
-        found = []
-        for option in (
-            "residual", "linkage", "min_channels", "criterion", "calibrate", "images",
-            "reconstruction", "seed",
-        ):  # fmt: skip
-            value = getattr(self, option)
-            if value != getattr(PlanOptions, option):
-                found.append(f"--{option.replace('_', '-')} {shlex.quote(str(value))}")
-        found += self.preprocessing.words()
-        found += ["--trained"] * self.trained
-        found += [f"--exclude {shlex.quote(name)}" for name in self.exclude]
-        return " ".join(found)
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,6 +27,7 @@ class Planned:
     options: PlanOptions
     images: Any = None
     preprocessing: Preprocessing | None = None  # of these images, or known of the model
+    reconstruction: str = "auto"
 
 
 def planned(
@@ -75,7 +35,7 @@ def planned(
 ) -> Planned:
     """Return the plan of a model, for which images are read or synthesised where options ask for them."""
     images, preprocessing = _calibration(out, opened, options)
-    settled = options.settled(images, target)
+    settled = options.settled(_count(images), target)
     return Planned(make_plan(out, opened, settled, images), settled, images, preprocessing)
 
 
@@ -84,7 +44,7 @@ def _calibration(out: Output, opened: OpenedModel, options: PlanOptions) -> tupl
     from slimilar.calibration.synthesis import synthesize
     from slimilar.criteria import facts
 
-    criterion = options.settled(None).criterion  # both criteria of "auto" can do without
+    criterion = options.settled(0).criterion  # both criteria of "auto" can do without
     _check_needs(criterion, opened, options)
     reader = ImageReader(out, opened, options.preprocessing)
     if options.calibrate is None:
@@ -99,6 +59,13 @@ def _calibration(out: Output, opened: OpenedModel, options: PlanOptions) -> tupl
     labels = facts(criterion).needs == "labels"
     found = reader.calibration(options.calibrate, options.images or 512, labels)
     return found.as_argument(labels), found.preprocessing
+
+
+def _count(images: Any) -> int:
+    """Return the number of images, or of samples of a model with several inputs."""
+    from slimilar.utils.pytree import tensors_in
+
+    return next((len(tensor) for tensor in tensors_in(images)), 0)
 
 
 def _check_needs(criterion: str, opened: OpenedModel, options: PlanOptions) -> None:
@@ -139,9 +106,10 @@ def make_plan(out: Output, opened: OpenedModel, options: PlanOptions, images: An
     return plan
 
 
-def command_of(opened: OpenedModel, options: PlanOptions) -> str:
+def command_of(opened: OpenedModel, found: Planned) -> str:
     """Return what follows `slimilar prune` to get the same plan again."""
-    return " ".join(filter(None, [opened.command, options.words()]))
+    rest = "" if found.reconstruction == "auto" else f"--reconstruction {found.reconstruction}"
+    return " ".join(filter(None, [opened.command, found.options.words(), rest]))
 
 
 def show_frozen(out: Output, plan: Plan) -> None:
@@ -160,7 +128,7 @@ def write_page(out: Output, file: Path, opened: OpenedModel, found: Planned) -> 
 
     with out.working("Writing the page"):
         page = write_report(
-            file, found.plan, model=opened.model, title=opened.title, source=command_of(opened, found.options)
+            file, found.plan, model=opened.model, title=opened.title, source=command_of(opened, found)
         )
     out.say(f"The explorer is in [bold]{escape(page)}[/]")
     return page

@@ -5,7 +5,10 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from slimilar.cli.model_source import OpenedModel
 from slimilar.errors import InvalidInput
@@ -14,17 +17,40 @@ if TYPE_CHECKING:
     from slimilar.data import Normalisation, Preprocessing
 
 NORMALISATIONS = ("auto", "raw", "imagenet", "cifar10", "cifar100")
+_option = partial(typer.Option, rich_help_panel="Preprocessing of images")
+_numbers_option = partial(_option, metavar="NUMBERS")
+_size_option = partial(_option, metavar="SIZE")
 
 
 @dataclass(frozen=True)
 class PreprocessingOptions:
     """The options that say how images are prepared: "auto" and None leave it to what is known of the model."""
 
-    normalise: str = "auto"
-    mean: str | None = None
-    std: str | None = None
-    resize: str | None = None
-    crop: str | None = None
+    normalise: Annotated[
+        str,
+        _option(
+            help="How pixels are normalised: auto (what was saved with the model, what its library publishes, or what "
+            "its dataset uses), raw, imagenet, cifar10 or cifar100.",
+            metavar="HOW",
+        ),
+    ] = "auto"
+    mean: Annotated[
+        str | None,
+        _numbers_option(
+            help="Mean of each channel, of pixels from 0 to 1: 0.5,0.5,0.5. With --std, in place of --normalise."
+        ),
+    ] = None
+    std: Annotated[str | None, _numbers_option(help="Standard deviation of each channel.")] = None
+    resize: Annotated[
+        str | None,
+        _size_option(
+            help="Scale the shorter side of image files to N pixels, or the whole image to HxW. Default: 256/224 of "
+            "the input; files that have the input's size are taken as they are."
+        ),
+    ] = None
+    crop: Annotated[
+        str | None, _size_option(help="Then keep the middle of N pixels, or HxW. Default: the input's size.")
+    ] = None
 
     def __post_init__(self) -> None:
         from slimilar.utils.suggestions import choose
@@ -77,7 +103,7 @@ def _usual(opened: OpenedModel) -> Preprocessing:
     from slimilar.data.images import RAW
     from slimilar.data.preprocessing import IMAGENET, Preprocessing
 
-    grey = len(opened.shapes[0]) == 3 and opened.shapes[0][0] == 1
+    grey = opened.channels == 1
     return Preprocessing.of(opened.size, normalisation=RAW if grey else IMAGENET, grey=grey)
 
 

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from slimilar.cli.images import ImageReader
 from slimilar.cli.output import Output
 from slimilar.cli.training_run import changed_recipe, shown
+from slimilar.errors import InvalidInput
 
 if TYPE_CHECKING:
     from torch import nn
@@ -17,6 +21,34 @@ if TYPE_CHECKING:
     from slimilar.result import Result
 
 _GENTLE = 0.003  # the learning rate for a model whose consumers were fitted to images
+
+
+_option = partial(typer.Option, rich_help_panel="Accuracy")
+
+
+@dataclass(frozen=True)
+class AccuracyOptions:
+    """Labelled images to measure accuracy on, and to fine-tune with."""
+
+    data: Annotated[
+        str | None,
+        _option(
+            help="Measure accuracy before and after: demo, cifar10, a folder with train and test inside, a .npz file.",
+            metavar="DATA",
+        ),
+    ] = None
+    limit: Annotated[
+        int | None, _option(help="Use only the first N images of --data.", min=1, metavar="N")
+    ] = None
+    finetune: Annotated[
+        int | None,
+        _option(help="Then fine-tune on the training images of --data.", min=1, metavar="EPOCHS"),
+    ] = None
+
+    def check(self) -> None:
+        """Raise for options that do not go together, before any work."""
+        if self.finetune is not None and self.data is None:
+            raise InvalidInput("--finetune needs images with labels, got none; pass --data")
 
 
 @dataclass(frozen=True)
@@ -55,12 +87,12 @@ class Accuracy:
     train: Images | ImageFiles | None
 
     @classmethod
-    def of(cls, reader: ImageReader, data: str | None, limit: int | None, training: bool) -> Accuracy | None:
+    def of(cls, reader: ImageReader, given: AccuracyOptions) -> Accuracy | None:
         """Measure the unpruned model, before anything takes long; None without data."""
-        if data is None:
+        if given.data is None:
             return None
-        test = reader.labelled(data, "test", limit)
-        train = reader.labelled(data, "train", limit) if training else None
+        test = reader.labelled(given.data, "test", given.limit)
+        train = None if given.finetune is None else reader.labelled(given.data, "train", given.limit)
         return cls(_score(reader.out, reader.opened.model, test, "the original"), test, train)
 
     def measured(

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from slimilar.planning.latency import MeasuredLatency
     from slimilar.planning.plan import Plan
     from slimilar.planning.target import PruningTarget
+    from slimilar.report import Latency
     from slimilar.result import Result
 
 FILES = {"model": "model.safetensors", "plan": "plan.json", "report": "report.html", "recipe": "recipe.yaml"}
@@ -56,10 +57,24 @@ def write(
         written["plan"] = write_text(places["plan"], text)
         written["report"] = write_report(
             places["report"], result.plan, model=opened.model, title=opened.title,
-            source=command_of(opened, found.options), cut=result.cut, points=accuracy.points(result),
+            source=command_of(opened, found), cut=result.cut, points=accuracy.points(result),
+            latency=_latency(opened, result),
         )  # fmt: skip
         written["recipe"] = write_recipe(places["recipe"], recipe, model)
     return written
+
+
+def _latency(opened: OpenedModel, result: Result) -> Latency | None:
+    """Return the measured times for the report, if there are any."""
+    from slimilar.report import Latency
+    from slimilar.utils.devices import device_name
+    from slimilar.utils.modules import device_of
+
+    if result.latency is None:
+        return None
+    before, after = result.latency.before.value, result.latency.after.value
+    curve = [(result.cut.before.flops, before), (result.cut.flops, after)]
+    return Latency(before, after, device_name(device_of(opened.model)), curve)
 
 
 def show_cut(out: Output, plan: Plan, cut: Cut, more: list[list[str]] | None = None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -16,48 +17,34 @@ if TYPE_CHECKING:
 
     from slimilar.train import Hooks, Recipe
 
-_PANEL = "Training for a criterion"
-For = Annotated[
-    str | None,
-    typer.Option(
-        "--for", metavar="CRITERION", rich_help_panel=_PANEL,
-        help="Run the training phase of slimming, structured-sparsity or soft, for slimilar prune --criterion.",
-    ),
-]  # fmt: skip
-Towards = Annotated[
-    str | None,
-    typer.Option(
-        "--flops", metavar="BUDGET", rich_help_panel=_PANEL,
-        help="FLOPs budget of the pruning that follows; required by soft.",
-    ),
-]  # fmt: skip
-Strength = Annotated[
-    float | None,
-    typer.Option(
-        rich_help_panel=_PANEL,
-        help="Strength of the penalty (lambda), in place of the criterion's default.",
-        metavar="LAMBDA",
-    ),
-]
-Stream = Annotated[
-    str,
-    typer.Option(
-        "--residual",
-        rich_help_panel=_PANEL,
-        help="As in the pruning that follows: inner, select or joint.",
-        metavar="MODE",
-    ),
-]
+_option = partial(typer.Option, rich_help_panel="Training for a criterion")
 
 
 @dataclass(frozen=True)
 class PhaseOptions:
     """The options of a criterion's training phase, if there is to be one."""
 
-    criterion: str | None = None
-    flops: str | None = None
-    strength: float | None = None
-    residual: str = "inner"
+    criterion: Annotated[
+        str | None,
+        _option(
+            "--for",
+            help="Run the training phase of slimming, structured-sparsity or soft, for slimilar prune --criterion.",
+            metavar="CRITERION",
+        ),
+    ] = None
+    flops: Annotated[
+        str | None,
+        _option(help="FLOPs budget of the pruning that follows; required by soft.", metavar="BUDGET"),
+    ] = None
+    strength: Annotated[
+        float | None,
+        _option(
+            help="Strength of the penalty (lambda), in place of the criterion's default.", metavar="LAMBDA"
+        ),
+    ] = None
+    residual: Annotated[
+        str, _option(help="As in the pruning that follows: inner, select or joint.", metavar="MODE")
+    ] = "inner"
 
     def hooks(self, opened: OpenedModel, recipe: Recipe) -> Hooks:
         """Return what the criterion does in training; nothing where there is no criterion."""

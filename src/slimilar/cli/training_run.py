@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slimilar.cli.destination import folder_for
 from slimilar.cli.images import ImageReader
 from slimilar.cli.model_source import OpenedModel
 from slimilar.cli.output import Output, ProgressDisplay, escape, percent
-from slimilar.cli.preprocessing_options import PreprocessingOptions
+from slimilar.cli.training_options import TrainingOptions
 from slimilar.cli.training_phase import PhaseOptions
 from slimilar.errors import InvalidInput
 
@@ -22,38 +22,37 @@ if TYPE_CHECKING:
 class TrainingCommand:
     """One training from the command line: its data, its progress, its result."""
 
-    def __init__(
-        self,
-        out: Output,
-        opened: OpenedModel,
-        data: str | None,
-        limit: int | None,
-        options: PreprocessingOptions,
-    ) -> None:
+    def __init__(self, out: Output, opened: OpenedModel, options: TrainingOptions) -> None:
         from slimilar.train.distributed import DistributedContext
 
-        self.opened = opened
+        self.opened, self.options, self.folder = opened, options, folder_for(options.out)
         self.first = DistributedContext.join().is_first  # of several processes, one prints and writes
         self.out = out if self.first else Output(quiet=True)
-        named = data or _default_data()
-        reader = ImageReader(self.out, opened, options)
-        self.images = reader.labelled(named, "train", limit)
-        self.test = reader.labelled(named, "test", limit)
+        named = options.data or _default_data()
+        reader = ImageReader(self.out, opened, options.preprocessing)
+        self.images = reader.labelled(named, "train", options.limit)
+        self.test = reader.labelled(named, "test", options.limit)
         self.preprocessing = reader.preprocessing(self.images)
 
     def __call__(
-        self, chosen: Recipe, folder: Path, resume: bool, seed: int,
-        tune: bool = False, teacher: Any = None, phase: PhaseOptions = PhaseOptions(),  # noqa: B008 (frozen)
-        amp: str = "auto",
-    ) -> None:  # fmt: skip
+        self,
+        *,
+        tune: bool = False,
+        teacher: Any = None,
+        freeze_statistics: bool = False,
+        phase: PhaseOptions = PhaseOptions(),
+    ) -> None:
+        """Train, save the model and show its accuracy."""
         from slimilar.train import TrainingSettings, finetune, train
 
+        given = self.options
+        chosen = changed_recipe(given.recipe, given.epochs, given.lr, freeze_statistics or None)
         hooks = phase.hooks(self.opened, chosen)
-        settings = TrainingSettings(seed=seed, save_every=200, precision=precision_of(amp))
+        settings = TrainingSettings(seed=given.seed, save_every=200, precision=precision_of(given.amp))
         try:
             with self.out.working("Training") as tell:
                 result = (finetune if tune else train)(
-                    self.opened.model, self.images, chosen, test=self.test, folder=folder, resume=resume,
+                    self.opened.model, self.images, chosen, test=self.test, folder=self.folder, resume=given.resume,
                     teacher=teacher, hooks=hooks, settings=settings,
                     progress=shown(self.out, tell),
                 )  # fmt: skip
@@ -61,14 +60,14 @@ class TrainingCommand:
             raise KeyboardInterrupt("stopped; to go on, give the same command with --resume") from stop
         phase.mark(result.model)
         if self.first:
-            self._finish(result, folder, phase)
+            self._finish(result, phase)
 
-    def _finish(self, result: TrainingResult, folder: Path, phase: PhaseOptions) -> None:
+    def _finish(self, result: TrainingResult, phase: PhaseOptions) -> None:
         from slimilar.deploy.store import save
 
         file = save(
-            result.model, folder / "model.safetensors", source=self.opened.source, preprocessing=self.preprocessing,
-            inputs=[(1, *shape) for shape in self.opened.shapes],
+            result.model, self.folder / "model.safetensors", source=self.opened.source,
+            preprocessing=self.preprocessing, inputs=[(1, *shape) for shape in self.opened.shapes],
         )  # fmt: skip
         before = (
             []

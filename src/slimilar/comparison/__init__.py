@@ -20,6 +20,7 @@ from slimilar.comparison.rows import Baseline, Comparison, ComparisonRow
 from slimilar.comparison.schedule import Event
 from slimilar.comparison.tasks import entries
 from slimilar.comparison.terms import OWN, Opener, Subject, Terms, check, fixed
+from slimilar.comparison.under_way import TrainingStatus, under_way
 from slimilar.comparison.work import tidy
 
 __all__ = [
@@ -31,8 +32,10 @@ __all__ = [
     "Event",
     "Subject",
     "Terms",
+    "TrainingStatus",
     "compare",
     "load",
+    "under_way",
 ]
 
 

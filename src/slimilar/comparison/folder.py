@@ -72,7 +72,7 @@ class ComparisonRows:
     def __init__(self, folder: Path) -> None:
         self._ledger = RowLedger(folder / ROWS)
         try:
-            rows = [ComparisonRow(**row) for row in self._ledger.rows]
+            rows = [ComparisonRow(**_tuples(row)) for row in self._ledger.rows]
         except TypeError as error:
             raise StoreError(
                 f"{folder / ROWS} must hold rows of a comparison, but: {error}; restore it or delete it"
@@ -84,6 +84,10 @@ class ComparisonRows:
         if self.by_key.get(row.key) != row:
             self._ledger.append(dataclasses.asdict(row))
             self.by_key[row.key] = row
+
+
+def _tuples(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in row.items()}
 
 
 def load(folder: str | Path) -> Comparison:

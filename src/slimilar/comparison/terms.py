@@ -50,7 +50,8 @@ class Terms:
     `slimilar.pipeline` takes them. `images` for calibration are drawn from the training images, by seed. Criteria
     with a training phase have it for `sparse_epochs` epochs; with `plain_epochs` the others train for as many
     without any penalty, from the same start. Networks whose consumers were fitted to images may be fine-tuned by a
-    recipe of their own, `fitted_recipe`.
+    recipe of their own, `fitted_recipe`; training phases may have one, too, `sparse_recipe`. With `score_epochs` the
+    test accuracy after every epoch is recorded; nothing is chosen by it.
     """
 
     criteria: tuple[str, ...]
@@ -65,6 +66,8 @@ class Terms:
     residual: Residual = "inner"
     keep: bool = False  # the networks, as files
     fitted_recipe: Recipe | None = None
+    sparse_recipe: Recipe | None = None
+    score_epochs: bool = False
 
     def __post_init__(self) -> None:
         for name in ("criteria", "flops", "substitutes", "seeds"):
@@ -105,6 +108,10 @@ class Terms:
         """Return how a network is fine-tuned, for as many epochs as all of them."""
         fitted = self.fitted_recipe if self.fits(substitute) else None
         return dataclasses.replace(fitted or self.recipe, epochs=self.epochs)
+
+    def phase_recipe(self) -> Recipe:
+        """Return how a network is trained before pruning."""
+        return dataclasses.replace(self.sparse_recipe or self.recipe, epochs=self.sparse_epochs)
 
     def resolve(self, criterion: str) -> dict[str, bool]:
         """Return the substitutes to try with a criterion, each once, and whether it is the criterion's own."""
@@ -152,6 +159,8 @@ def fixed(subject: Subject, terms: Terms) -> dict[str, Any]:
     }
     if terms.fitted_recipe is not None:
         found["recipe of fitted networks"] = _course(terms.fitted_recipe)
+    if terms.sparse_recipe is not None:
+        found["recipe of training phases"] = _course(terms.sparse_recipe)
     loaded: dict[str, Any] = json.loads(json.dumps(found))
     return loaded
 

@@ -23,7 +23,7 @@ from slimilar.pipeline import analyze, apply
 from slimilar.pipeline.analysis import plan_from
 from slimilar.planning.cost import count
 from slimilar.planning.target import PruningTarget
-from slimilar.train import LAST, Hooks, Recipe, TrainingSettings, evaluate, train
+from slimilar.train import LAST, Hooks, Recipe, TrainingResult, TrainingSettings, evaluate, train
 from slimilar.train.checkpoint import load_checkpoint, save_checkpoint
 
 PHASES, CHOICES, RUNS, MODELS = "phases", "choices", "runs", "models"
@@ -63,13 +63,15 @@ class Bench:
     def _phase(self, task: TrainingTask) -> None:
         place = self.folder / PHASES / task.key
         if not (place / "score.json").exists():
-            recipe = dataclasses.replace(self.terms.recipe, epochs=self.terms.sparse_epochs)
-            model, seconds, resumed = self._trained(
-                self.subject.model, place, recipe, task.seed, self._hooks(task)
+            done, told = self._trained(
+                self.subject.model, place, self.terms.phase_recipe(), task.seed, self._hooks(task)
             )
-            save_checkpoint(place / MODEL, model.state_dict(), {})
-            score = {"accuracy": evaluate(model, self.subject.test).accuracy}
-            write_json(place / "score.json", {**score, "seconds": seconds, "resumed": resumed})
+            save_checkpoint(place / MODEL, done.model.state_dict(), {})
+            score = {
+                "accuracy": evaluate(done.model, self.subject.test).accuracy,
+                "by_epoch": _by_epoch(done),
+            }
+            write_json(place / "score.json", score | told)
 
     def _hooks(self, task: TrainingTask) -> Hooks:
         if task.criterion == PLAIN:
@@ -146,27 +148,28 @@ class Bench:
 
     def _tuned(self, row: ComparisonRow, model: nn.Module) -> tuple[ComparisonRow, nn.Module]:
         place = self.folder / RUNS / row.key
-        trained, seconds, resumed = self._trained(
-            model, place, self.terms.recipe_for(row.substitute), row.seed
-        )
-        accuracy = evaluate(trained, self.subject.test).accuracy
-        told: dict[str, Any] = {
-            "epochs": self.terms.epochs,
-            "train_seconds": seconds,
-            "resumed": row.resumed or resumed,
-        }
-        return dataclasses.replace(row, tuned=accuracy, **told), trained
+        done, told = self._trained(model, place, self.terms.recipe_for(row.substitute), row.seed)
+        found = dataclasses.replace(
+            row, tuned=evaluate(done.model, self.subject.test).accuracy, epochs=self.terms.epochs,
+            by_epoch=_by_epoch(done), train_seconds=told["seconds"], resumed=row.resumed or told["resumed"],
+        )  # fmt: skip
+        return found, done.model
 
     def _trained(
         self, model: nn.Module, place: Path, recipe: Recipe, seed: int, hooks: Hooks = Hooks()  # noqa: B008 (frozen)
-    ) -> tuple[nn.Module, float, bool]:  # fmt: skip
-        """Train, or go on training, without a look at the test images; return the seconds since it went on, too."""
+    ) -> tuple[TrainingResult, dict[str, Any]]:  # fmt: skip
+        """Train, or go on training; return the seconds since it went on, too. Test images decide nothing."""
         began, resumed = time.perf_counter(), (place / LAST).exists()
         settings = TrainingSettings(seed=seed, save_every=_SAVE_EVERY, tensorboard=False)
         done = train(
-            model, self.subject.train, recipe, folder=place, resume=True, hooks=hooks, settings=settings
-        )
-        return done.model, time.perf_counter() - began, resumed
+            model, self.subject.train, recipe, test=self.subject.test if self.terms.score_epochs else None,
+            folder=place, resume=True, hooks=hooks, settings=settings,
+        )  # fmt: skip
+        return done, {"seconds": time.perf_counter() - began, "resumed": resumed}
+
+
+def _by_epoch(done: TrainingResult) -> tuple[float, ...]:
+    return tuple(record.test_accuracy for record in done.history if record.test_accuracy is not None)
 
 
 def _made(task: Choice) -> Criterion:

@@ -124,6 +124,18 @@ class LazyCriterion(Protocol):
         ...
 
 
+class PerGroup:
+    """A criterion that answers for every group by itself: it defines `order`."""
+
+    def order(self, turn: int, group: ChannelGroup, weights: Weights) -> RemovalOrder | str:
+        """Return the removal order of group number `turn`, or why there is none."""
+        raise NotImplementedError
+
+    def orders(self, groups: Sequence[ChannelGroup], weights: Weights) -> list[RemovalOrder | str]:
+        """Return the removal order of every group."""
+        return [self.order(turn, group, weights) for turn, group in enumerate(groups)]
+
+
 def free_units(group: ChannelGroup) -> Ints:
     """Return the units of a group that may leave."""
     return np.delete(np.arange(group.width), list(group.fixed)) if group.fixed else np.arange(group.width)

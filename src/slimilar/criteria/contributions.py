@@ -17,8 +17,9 @@ from torch import Tensor
 
 from slimilar.calibration import replay
 from slimilar.calibration.consumers import ConsumerLayer, find_consumers, patches, pixels
-from slimilar.criteria.base import Floats, Ints, Sight, Weights
+from slimilar.criteria.base import Floats, Ints, Sight, Weights, by_share, free_units
 from slimilar.graph.groups import ChannelGroup
+from slimilar.similarity.removal_order import RemovalOrder
 from slimilar.utils.precision import exact, exact_device
 
 _OUTPUTS = 16  # of a consumer, drawn anew for each batch
@@ -33,6 +34,25 @@ class _Reading:
     group: int
     consumer: ConsumerLayer
     units: Ints
+
+
+class ByContribution:
+    """A criterion that goes by the matrix G of every group: it defines `leaving`."""
+
+    def leaving(self, gram: Floats, free: Ints) -> Ints:
+        """Return those of the units that may leave, in the order in which they do."""
+        raise NotImplementedError
+
+    def orders(self, groups: Sequence[ChannelGroup], weights: Weights) -> list[RemovalOrder | str]:
+        """Return the removal order of every group."""
+        assert weights.sight is not None  # the facts declare that images are needed
+        grams = contribution_grams(groups, weights, weights.sight)
+        return [
+            "no layer consumes these channels"
+            if gram is None
+            else by_share(self.leaving(gram, free_units(group)), turn)
+            for turn, (group, gram) in enumerate(zip(groups, grams, strict=True))
+        ]
 
 
 def contribution_grams(groups: Sequence[ChannelGroup], weights: Weights, sight: Sight) -> list[Floats | None]:

@@ -10,14 +10,13 @@ all in one are near each other; the largest represents the rest.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from slimilar.criteria.base import Facts, Weights, free_units, renumber
+from slimilar.criteria.base import Facts, PerGroup, Weights, free_units, renumber
 from slimilar.criteria.filters import filter_members, filters, held, kernel_members, rows, written_by_filters
 from slimilar.criteria.similarity import moments_of
 from slimilar.graph.groups import BatchNorm, ChannelGroup
@@ -28,7 +27,7 @@ _NOISE = 1e-13  # squared relative distances below this are rounding
 
 
 @dataclass(frozen=True)
-class Duplicates:
+class Duplicates(PerGroup):
     """Remove channels that another one nearly equals; a height is their squared relative distance."""
 
     name: str = "duplicates"
@@ -39,18 +38,14 @@ class Duplicates:
         reconstruction="merge",
     )
 
-    def orders(self, groups: Sequence[ChannelGroup], weights: Weights) -> list[RemovalOrder | str]:
-        """Return the removal order of every group."""
-        return [_order(group, weights) for group in groups]
-
-
-def _order(group: ChannelGroup, weights: Weights) -> RemovalOrder | str:
-    if not written_by_filters(group):
-        return "not written by filters: there are no duplicates to look for"
-    units = free_units(group)
-    points = description(group, weights)[torch.from_numpy(units)]
-    tree = linkage_tree(relative_distance(points), "complete")
-    return renumber(removal_order(tree, torch.linalg.vector_norm(points, dim=1)), units)
+    def order(self, turn: int, group: ChannelGroup, weights: Weights) -> RemovalOrder | str:
+        """Return the order in which complete linkage merges the channels."""
+        if not written_by_filters(group):
+            return "not written by filters: there are no duplicates to look for"
+        units = free_units(group)
+        points = description(group, weights)[torch.from_numpy(units)]
+        tree = linkage_tree(relative_distance(points), "complete")
+        return renumber(removal_order(tree, torch.linalg.vector_norm(points, dim=1)), units)
 
 
 def relative_distance(points: Tensor) -> Tensor:

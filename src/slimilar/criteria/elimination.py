@@ -1,4 +1,4 @@
-r"""Remove what the others span, where the output feels it least.
+r"""Remove what the others span, where the output diverges least.
 
 A channel is redundant when the others of its layer can stand in for it. For every group, channels leave one by one
 by backward elimination on the covariance of what its consumers see, weighted by their kernels. How far each group may

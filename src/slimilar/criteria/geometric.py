@@ -6,7 +6,6 @@ carries what the others can represent, whatever its norm. Its measure is $\sum_j
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,14 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from slimilar.criteria.base import Facts, Weights, by_share, free_units
+from slimilar.criteria.base import Facts, PerGroup, Weights, by_share, free_units
 from slimilar.criteria.filters import filters, written_by_filters
 from slimilar.graph.groups import ChannelGroup
 from slimilar.similarity.removal_order import RemovalOrder
 
 
 @dataclass(frozen=True)
-class GeometricMedian:
+class GeometricMedian(PerGroup):
     """Remove the filters nearest the geometric median of their layer; a height is a share of the layer."""
 
     name: str = "geometric-median"
@@ -30,17 +29,13 @@ class GeometricMedian:
         tag="PFGM",
     )
 
-    def orders(self, groups: Sequence[ChannelGroup], weights: Weights) -> list[RemovalOrder | str]:
-        """Return the removal order of every group."""
-        return [_order(turn, group, weights) for turn, group in enumerate(groups)]
-
-
-def _order(turn: int, group: ChannelGroup, weights: Weights) -> RemovalOrder | str:
-    if not written_by_filters(group):
-        return "not written by filters: there is no geometric median"
-    held = filters(group, weights)
-    units = free_units(group)
-    return by_share(units[np.argsort(remoteness(held)[units].numpy(), kind="stable")], turn)
+    def order(self, turn: int, group: ChannelGroup, weights: Weights) -> RemovalOrder | str:
+        """Return the order of growing distance from the median."""
+        if not written_by_filters(group):
+            return "not written by filters: there is no geometric median"
+        units = free_units(group)
+        distance = remoteness(filters(group, weights))[units].numpy()
+        return by_share(units[np.argsort(distance, kind="stable")], turn)
 
 
 def remoteness(points: Tensor) -> Tensor:

@@ -9,23 +9,21 @@ least squares: `reconstruction="linear"`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from slimilar.criteria.base import Facts, Floats, Ints, Weights, by_share, free_units
-from slimilar.criteria.contributions import contribution_grams
-from slimilar.graph.groups import ChannelGroup
-from slimilar.similarity.removal_order import RemovalOrder
+from slimilar.criteria.base import Facts, Floats, Ints
+from slimilar.criteria.contributions import ByContribution
 
 _RIDGE = 1e-6  # of the mean power of a channel: what a finite sample leaves uncertain anyway
 _DEPENDENT = 1e-9  # a channel with less than this share of its power to itself is a combination of others
 
 
 @dataclass(frozen=True)
-class ChannelLasso:
+class ChannelLasso(ByContribution):
     """Remove what LASSO gives up first as lambda grows; a height is a share of the layer."""
 
     name: str = "channel-lasso"
@@ -36,18 +34,9 @@ class ChannelLasso:
         reconstruction="linear",
     )
 
-    def orders(self, groups: Sequence[ChannelGroup], weights: Weights) -> list[RemovalOrder | str]:
-        """Return the removal order of every group."""
-        assert weights.sight is not None  # the facts declare that images are needed
-        grams = contribution_grams(groups, weights, weights.sight)
-        found: list[RemovalOrder | str] = []
-        for turn, (group, gram) in enumerate(zip(groups, grams, strict=True)):
-            free = free_units(group)
-            if gram is None:
-                found.append("no layer consumes these channels")
-            else:
-                found.append(by_share(free[leaving_order(gram[np.ix_(free, free)])], turn))
-        return found
+    def leaving(self, gram: Floats, free: Ints) -> Ints:
+        """Return the units as LASSO gives them up."""
+        return free[leaving_order(gram[np.ix_(free, free)])]
 
 
 def leaving_order(gram: Floats) -> Ints:

@@ -1,4 +1,4 @@
-"""Send images through a network: in which order channels leave, and what the output feels of it."""
+"""Send images through a network: in which order channels leave, and how the output diverges."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from slimilar.calibration.holdout import hold_out
 from slimilar.calibration.program import Program
 from slimilar.criteria.base import Sight, Weights, free_units
 from slimilar.graph.groups import ChannelGroup
-from slimilar.reconstruction.channel_mixing import absorb, regression, silence
+from slimilar.reconstruction.channel_mixing import absorb, regression, zeros_instead
 from slimilar.reconstruction.ridge import Statistics, held_out_strength, stand_in_statistics
 from slimilar.reconstruction.solvers import (
     Elimination,
@@ -89,7 +89,7 @@ class Scan:
         self.means: dict[int, Tensor] = {}
         self.covariances: dict[int, Tensor] = {}
         self.strengths: dict[int, float] = {}  # of the ridge with which a consumer's channels are mixed
-        self.heard = fisher_weights(
+        self.fisher = fisher_weights(
             replay.resized(sight.program, len(self.looked[0])), [s.op for s in self.consumers], self.tensors,
             self.looked[0], sight.seed,
         )  # fmt: skip
@@ -151,9 +151,9 @@ class Scan:
         a, b = (
             stand_in_statistics(m.count, m.mean(), m.covariance(), kept, removed) for m in (seen, checked)
         )
-        loud = self._kernels(consumer).diagonal()[removed]
+        power = self._kernels(consumer).diagonal()[removed]
         nothing = a.mean.new_zeros(len(kept), len(removed))
-        self.strengths[consumer.op] = held_out_strength(a, b, nothing, loud)[0]
+        self.strengths[consumer.op] = held_out_strength(a, b, nothing, power)[0]
 
     def _alone(self) -> dict[int, int]:
         """Return the consumers (by operator) that are the only one of their group, and whose kernel can be refitted."""
@@ -200,7 +200,7 @@ class Scan:
         fixed = torch.from_numpy(~np.isin(consumer.units[left] - self.starts[g], free))
         stops = [width - round(float(f) * steps) for f in self.fractions]
         found = block_elimination(
-            inside, inside @ kernel, taps, self._heard(consumer), max(1, width - steps), fixed, stops
+            inside, inside @ kernel, taps, self._fisher(consumer), max(1, width - steps), fixed, stops
         )
         for count, (chosen, refit) in found.fits.items():
             unknowns = unknowns_of(chosen, taps)
@@ -255,16 +255,16 @@ class Scan:
         kernel = exact(weight.index_select(1, left.to(weight.device)).flatten(1).T)
         at = unknowns_of(chosen.sort().values, taps)
         a, b = _reading(seen, kernel, at), _reading(checked, kernel, at)
-        return held_out_strength(a, b, kernel[at], self._heard(consumer))[0]
+        return held_out_strength(a, b, kernel[at], self._fisher(consumer))[0]
 
     def _places(self, consumer: ConsumerLayer) -> int:
         """Return at how many places of a image a consumer looks."""
         trace = self.sight.trace
         return int(np.prod(trace.values[trace.ops[consumer.op].outputs[0]].shape[2:]))
 
-    def _heard(self, consumer: ConsumerLayer) -> Tensor:
+    def _fisher(self, consumer: ConsumerLayer) -> Tensor:
         weight = self.tensors[consumer.weight]
-        outputs, found = weight.shape[0], self.heard.get(consumer.op)
+        outputs, found = weight.shape[0], self.fisher.get(consumer.op)
         return exact(weight.new_ones(outputs)) if found is None or len(found) != outputs else found
 
     def _mixed(self, consumer: ConsumerLayer, gone: Ints) -> tuple[Tensor, Tensor]:
@@ -275,16 +275,16 @@ class Scan:
                 self.means[consumer.op], self.covariances[consumer.op], self.strengths[consumer.op]
             )
         else:
-            stand_in = silence
+            stand_in = zeros_instead
         new, shift = absorb(
             weight.movedim(consumer.weight_axis, 1), consumer, ~np.isin(consumer.units, gone), stand_in
         )
         return new.movedim(1, consumer.weight_axis).contiguous(), shift
 
     def _kernels(self, consumer: ConsumerLayer) -> Tensor:
-        """Return B of a consumer, its outputs weighted by how they are heard."""
+        """Return B of a consumer, its outputs weighted by their Fisher information."""
         weight = exact(self.tensors[consumer.weight].movedim(consumer.weight_axis, 1))
-        weight = weight.reshape(*weight.shape[:2], -1) * self._heard(consumer).sqrt().reshape(-1, 1, 1)
+        weight = weight.reshape(*weight.shape[:2], -1) * self._fisher(consumer).sqrt().reshape(-1, 1, 1)
         kernels = weight.new_zeros(len(consumer.units), len(consumer.units))
         index = torch.from_numpy(consumer.weight_index)
         for outputs, positions in consumer.blocks(len(weight)):
@@ -309,7 +309,7 @@ class Scan:
             steps,
         )
 
-    # --- what the output feels ------------------------------------------------------------------------------
+    # --- divergence at the output ---------------------------------------------------------------------------
 
     def damage(self) -> list[Floats]:
         """Return for every group the divergence at each of the measured fractions."""

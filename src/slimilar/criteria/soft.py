@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from slimilar.criteria.base import Facts, Ints, Weights, by_share, free_units, mark_trained
+from slimilar.criteria.base import Facts, Ints, PerGroup, Weights, by_share, free_units, mark_trained
 from slimilar.criteria.filters import filter_members, magnitudes, written_by_filters
 from slimilar.errors import InvalidInput
 from slimilar.graph.groups import ChannelGroup
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Soft:
+class Soft(PerGroup):
     """Remove the filters of smallest norm, first those that training left at zero; a height is a share of the layer."""
 
     trained: bool = False
@@ -40,9 +40,9 @@ class Soft:
         per_budget=True,
     )
 
-    def orders(self, groups: Sequence[ChannelGroup], weights: Weights) -> list[RemovalOrder | str]:
-        """Return the removal order of every group."""
-        return [by_share(smallest(group, weights), turn) for turn, group in enumerate(groups)]
+    def order(self, turn: int, group: ChannelGroup, weights: Weights) -> RemovalOrder:
+        """Return the order of growing norms."""
+        return by_share(smallest(group, weights), turn)
 
     def hooks(self, groups: Sequence[ChannelGroup], counts: Sequence[int] | None) -> Hooks:
         """Return what zeroes the smallest filters of each group after every epoch."""

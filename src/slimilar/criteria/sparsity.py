@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from slimilar.criteria.base import Facts, Floats, Weights, free_units, mark_trained, staggered
+from slimilar.criteria.base import Facts, Floats, PerGroup, Weights, free_units, mark_trained, staggered
 from slimilar.criteria.filters import filter_members, is_scale, kernel_members
 from slimilar.errors import InvalidInput
 from slimilar.graph.groups import ChannelGroup, Member
@@ -34,7 +34,7 @@ _ZERO = 1e-9  # heights below this are those of groups that are exactly zero
 
 
 @dataclass(frozen=True)
-class StructuredSparsity:
+class StructuredSparsity(PerGroup):
     """Remove units whose filters or kernels are zero, then small ones.
 
     A height is the unit's size as a share of the largest in its layer: of its filters or of its kernels, whichever is
@@ -56,9 +56,23 @@ class StructuredSparsity:
         if not 0 <= self.strength < float("inf"):
             raise InvalidInput(f"strength must be a number from 0 on, got {self.strength}; 5e-4 is usual")
 
-    def orders(self, groups: Sequence[ChannelGroup], weights: Weights) -> list[RemovalOrder | str]:
-        """Return the removal order of every group."""
-        return [_order(turn, group, weights) for turn, group in enumerate(groups)]
+    def order(self, turn: int, group: ChannelGroup, weights: Weights) -> RemovalOrder | str:
+        """Return the order of growing sizes."""
+        parts: list[Floats] = []
+        families: list[Callable[[ChannelGroup], list[Member]]] = [sized_filters, kernel_members]
+        for members in families:
+            if found := members(group):
+                size = sizes(group, found, weights.tensors).cpu().double().numpy()
+                parts.append(size / max(float(size.max()), np.finfo(np.float64).tiny))
+        if not parts:
+            return "neither filters nor kernels: there is no size to go by"
+        units = free_units(group)
+        share = np.min(parts, 0)[units]
+        order = np.argsort(share, kind="stable")
+        heights = np.maximum(share[order], _ZERO * staggered(len(order), turn))
+        return RemovalOrder(
+            units[order], np.maximum.accumulate(heights), np.full(len(order), NO_REPRESENTATIVE)
+        )
 
     def hooks(self, groups: Sequence[ChannelGroup], counts: Sequence[int] | None) -> Hooks:
         """Return the proximal step."""
@@ -114,19 +128,3 @@ def sizes(group: ChannelGroup, members: Sequence[Member], held: Mapping[str, Ten
 
 def _along(member: Member, tensor: Tensor) -> list[int]:
     return [-1 if a == member.axis else 1 for a in range(tensor.ndim)]
-
-
-def _order(turn: int, group: ChannelGroup, weights: Weights) -> RemovalOrder | str:
-    parts: list[Floats] = []
-    families: list[Callable[[ChannelGroup], list[Member]]] = [sized_filters, kernel_members]
-    for members in families:
-        if found := members(group):
-            size = sizes(group, found, weights.tensors).cpu().double().numpy()
-            parts.append(size / max(float(size.max()), np.finfo(np.float64).tiny))
-    if not parts:
-        return "neither filters nor kernels: there is no size to go by"
-    units = free_units(group)
-    share = np.min(parts, 0)[units]
-    order = np.argsort(share, kind="stable")
-    heights = np.maximum(share[order], _ZERO * staggered(len(order), turn))
-    return RemovalOrder(units[order], np.maximum.accumulate(heights), np.full(len(order), NO_REPRESENTATIVE))

@@ -8,20 +8,17 @@ left is then scaled by least squares; here it is fitted anew, by `reconstruction
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 
-from slimilar.criteria.base import Facts, Floats, Ints, Weights, by_share, free_units
-from slimilar.criteria.contributions import contribution_grams
-from slimilar.graph.groups import ChannelGroup
-from slimilar.similarity.removal_order import RemovalOrder
+from slimilar.criteria.base import Facts, Floats, Ints
+from slimilar.criteria.contributions import ByContribution
 
 
 @dataclass(frozen=True)
-class ThiNet:
+class ThiNet(ByContribution):
     """Remove, greedily, what the next layer's output misses least; a height is a share of the layer."""
 
     name: str = "thinet"
@@ -32,16 +29,9 @@ class ThiNet:
         reconstruction="linear",
     )
 
-    def orders(self, groups: Sequence[ChannelGroup], weights: Weights) -> list[RemovalOrder | str]:
-        """Return the removal order of every group."""
-        assert weights.sight is not None  # the facts declare that images are needed
-        grams = contribution_grams(groups, weights, weights.sight)
-        return [
-            "no layer consumes these channels"
-            if gram is None
-            else by_share(greedy(gram, free_units(group)), turn)
-            for turn, (group, gram) in enumerate(zip(groups, grams, strict=True))
-        ]
+    def leaving(self, gram: Floats, free: Ints) -> Ints:
+        """Return the units in the order of the greedy search."""
+        return greedy(gram, free)
 
 
 def greedy(gram: Floats, free: Ints) -> Ints:

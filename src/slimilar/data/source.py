@@ -69,6 +69,30 @@ class DatasetSource:
         return image, label
 
 
+@dataclass(frozen=True)
+class ChannelsLastSource:
+    """Another source with its images as (height, width, channels), for models that take them so.
+
+    >>> from torch.utils.data import TensorDataset
+    >>> pairs = DatasetSource(TensorDataset(torch.zeros(4, 3, 8, 16), torch.arange(4)))
+    >>> ChannelsLastSource(pairs).batch(torch.tensor([1]))[0].shape
+    torch.Size([1, 8, 16, 3])
+    """
+
+    source: ImageSource
+
+    @property
+    def workers(self) -> int:
+        return self.source.workers
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def batch(self, indices: Tensor, draws: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        images, labels = self.source.batch(indices, draws)
+        return images.permute(0, 2, 3, 1).contiguous(), labels
+
+
 Data = ImageSource | Dataset[Any]
 
 

@@ -17,15 +17,12 @@ from torch import Tensor, nn
 
 from slimilar.deploy.extras import require
 from slimilar.deploy.onnx_files.module import OnnxModule
-from slimilar.deploy.onnx_files.verify import check_written
+from slimilar.deploy.onnx_files.verify import HALF_TOLERANCE, TOLERANCE, check_written
 from slimilar.deploy.onnx_files.writer import fix_inputs, rewritten
 from slimilar.errors import InvalidInput, SlimilarError, VerificationError
 from slimilar.utils.atomic import replacing, write_bytes
 from slimilar.utils.modules import check_model, copy_with, device_of
 from slimilar.utils.pytree import Example, arguments, tensors_in
-
-TOLERANCE = 1e-3  # relative to the largest value: runtimes sum in different orders
-HALF_TOLERANCE = 3e-2
 
 
 @dataclass(frozen=True)

@@ -78,8 +78,8 @@ def _onnx_session(model: nn.Module, example: Example, providers: list[str]) -> R
     with tempfile.TemporaryDirectory() as folder:
         file = export_onnx(model, Path(folder) / "model.onnx", example, dynamic_batch=False).path
         session = runtime.InferenceSession(file.read_bytes(), options, providers=providers)
-    names = [entry.name for entry in session.get_inputs()]
-    feed = dict(zip(names, (t.cpu().numpy() for t in tensors_in(arguments(example))), strict=True))
+    given = zip(session.get_inputs(), tensors_in(arguments(example)), strict=True)
+    feed = {entry.name: (t.half() if "float16" in entry.type else t).cpu().numpy() for entry, t in given}
     return lambda: session.run(None, feed)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -53,6 +54,13 @@ class Collector:
     def bind(self, a: Tensor, b: Tensor) -> None:
         """Tie labels that the code is assumed to treat alike."""
         self.tie(a, b)
+
+    def merge(self, factor: Tensor, axes: Sequence[int]) -> Tensor:
+        """Tie all labels along some axes to the first ones there, and return these."""
+        for axis in axes:
+            self.bind(factor, factor.narrow(axis, 0, 1))
+            factor = factor.narrow(axis, 0, 1)
+        return factor
 
     def freeze(self, labels: Labels, why: Reason) -> None:
         """Keep these channels, and note why."""

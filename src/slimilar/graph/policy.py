@@ -6,6 +6,7 @@ There are two policies. `Collector` labels the original model and collects what 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from torch import Tensor
@@ -19,13 +20,16 @@ if TYPE_CHECKING:
 
 
 class LabelPolicy(Protocol):
-    """What rules report to (the first six methods), and what the recorder asks (the others)."""
+    """What rules report to (the first seven methods), and what the recorder asks (the others)."""
 
     def tie(self, a: Tensor, b: Tensor, sums: bool = False) -> None:
         """Tie labels that meet, position by position; `sums` if two streams are added."""
 
     def bind(self, a: Tensor, b: Tensor) -> None:
         """Tie labels that do not meet, because the code is assumed to treat them alike."""
+
+    def merge(self, factor: Tensor, axes: Sequence[int]) -> Tensor:
+        """Bind all labels along some axes to the first ones there, and return these."""
 
     def freeze(self, labels: Labels, why: Reason) -> None:
         """Keep these channels, and note why."""

@@ -131,12 +131,16 @@ class Recorder(TorchDispatchMode):
 
     def _store_outputs(self, call: rules.Call, labels: list[Labels]) -> tuple[int, ...]:
         dynamic, uniform = True in [v.dynamic for v in call.seen], rules.is_uniform(call)
+        zeros = rules.maker_of_zeros(call) if uniform else None
         if uniform and any(out.numel() for out in call.outs):
             self.values.any_uniform = True
         pairs = zip(call.outs, labels, strict=True)
         store = self.values.store
         return tuple(
-            [store(out, Value(tuple(out.shape), found, None, dynamic, uniform)) for out, found in pairs]
+            [
+                store(out, Value(tuple(out.shape), found, None, dynamic, uniform, zeros))
+                for out, found in pairs
+            ]
         )
 
     def _on_meta(self, tensor: Tensor) -> Tensor:

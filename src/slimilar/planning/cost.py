@@ -169,8 +169,11 @@ def _convolution(c: _Counter, op: Op) -> list[_Term]:
 def _contraction(c: _Counter, op: Op) -> list[_Term]:
     values = [c.trace.values[i] for i in op.inputs]
     with_bias = op.name.startswith(("aten.add", "aten.badd"))
-    a = values[1] if with_bias else values[0]
-    terms = [c.term(op, 2, 1, c.size(c.out(op)), c.axis(a, len(a.shape) - 1))]
+    a, b = values[with_bias:][:2]
+    inner = c.axis(a, len(a.shape) - 1)
+    if not inner[1]:  # the first state of a recurrent layer: zeros, as many as the weight reads
+        inner = c.axis(b, len(b.shape) - (1 if op.name == "aten.linear" else 2))
+    terms = [c.term(op, 2, 1, c.size(c.out(op)), inner)]
     if with_bias or c.value(op, "bias") is not None:
         terms.append(c.term(op, 1, 0, c.size(c.out(op))))
     return terms

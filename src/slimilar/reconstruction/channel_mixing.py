@@ -33,7 +33,7 @@ def regression(mean: Tensor, covariance: Tensor, strength: float) -> StandIn:
     return stand_in
 
 
-def silence(kept: Tensor, removed: Tensor) -> tuple[Tensor, Tensor]:
+def zeros_instead(kept: Tensor, removed: Tensor) -> tuple[Tensor, Tensor]:
     """Replace removed positions by zero."""
     zeros = torch.zeros(len(removed), len(kept), dtype=torch.float64)
     return zeros, zeros.new_zeros(len(removed))

@@ -1,14 +1,14 @@
 """Let every consumer of a removed channel make up for it by least squares, in network order, from images.
 
 Two versions of the network advance side by side over the same images: the original, and the one in which removed
-channels are silent. In front of each consumer both stop; its kernel on the channels that stay is fitted so that what
+channels are zero. In front of each consumer both stop; its kernel on the channels that stay is fitted so that what
 it writes is what the original writes there (on a residual branch: what makes the *stream* the original's); then both
 go on. So each layer corrects what those before it left over.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -50,7 +50,9 @@ LARGEST = 6000  # unknowns of one output channel; beyond, only channels are mixe
 class Settings:
     """How to fit."""
 
-    form: str = "patch"  # "patch": whole kernels; "mix": one matrix between channels
+    form: str = (
+        "patch"  # "patch": whole kernels; "mix": one matrix between channels; "quick": whole ones of one tap
+    )
     ridge: float | None = None  # times the mean variance; without it, by held-out images
     prior: str = (
         "mix"  # what the ridge pulls to: "kernel", as it was; "mix": with stand-ins for removed channels
@@ -85,6 +87,11 @@ class Seats:
     fixed: Kept
 
 
+Sums = Mapping[
+    int, Sequence[tuple[int, int, NDArray[np.int64]]]
+]  # operator that sums over channels and is not fitted -> value, axis, units
+
+
 @dataclass(eq=False)
 class Network:
     """Weights of both versions; `biases` are the constants that no bias or batch norm could take."""
@@ -97,8 +104,9 @@ class Network:
     narrow: dict[int, Tensor] = field(
         default_factory=dict
     )  # convolution -> the channels of its input that it reads
-    heard: dict[int, Tensor] = field(default_factory=dict)  # consumer operator -> how its outputs are heard
+    fisher: dict[int, Tensor] = field(default_factory=dict)  # consumer operator -> that of its outputs
     kept: Kept = field(default_factory=lambda: np.zeros(0, np.bool_))  # units that stayed in the end
+    sums: Sums = field(default_factory=dict)
 
 
 def substitute_linear(
@@ -110,17 +118,20 @@ def substitute_linear(
     settings: Settings | None = None,
     progress: Callable[[int, int], None] | None = None,
     exchange: Exchange | None = None,
+    sums: Sums | None = None,
 ) -> Network:
     """Return weights in which the consumers make up for the units that are not kept.
 
     The weights have the original's shapes; those of removed channels are zero. With `exchange`, consumers choose again
-    among some units, as many as were kept: `Network.kept` tells which.
+    among some units, as many as were kept: `Network.kept` tells which. In `sums` removed units count as zero.
     """
     settings = settings or Settings()
-    network = Network(dict(tensors), dict(tensors), kept=kept.copy())
+    network = Network(dict(tensors), dict(tensors), kept=kept.copy(), sums=sums or {})
     exchange = exchange or Exchange(np.zeros_like(kept), np.zeros_like(kept))
     if exchange.spare.any():
-        network.heard = fisher_weights(program, [s.op for s in consumers], tensors, batches[0], settings.seed)
+        network.fisher = fisher_weights(
+            program, [s.op for s in consumers], tensors, batches[0], settings.seed
+        )
     touched = [s for s in consumers if settings.polish or not _stays(s, kept).all()]
     pairs, waiting, position = [_pair(program, batches[0])], list(batches[1:]), 0
     with torch.no_grad():
@@ -162,7 +173,7 @@ def _advance(program: Program, network: Network, pair: Pair, start: int, stop: i
         )
         if any(v not in pair.original for v in instruction.outputs):
             replay.execute(program, k, pair.original, network.original)
-        if same and k not in network.biases:
+        if same and k not in network.biases and k not in network.sums:
             for v in instruction.outputs:
                 pair.pruned[v] = pair.original[v]
         else:
@@ -177,6 +188,14 @@ def _advance(program: Program, network: Network, pair: Pair, start: int, stop: i
 
 def _play_pruned(program: Program, network: Network, pair: Pair, k: int) -> None:
     """Run an operator of the pruned network; a convolution reads only the channels that stay."""
+    if k in network.sums:
+        seen = dict(pair.pruned)
+        for value, axis, units in network.sums[k]:
+            lost = torch.from_numpy(np.flatnonzero(~np.append(network.kept, True)[units]))
+            pair.pruned[value] = seen[value].index_fill(axis, lost.to(seen[value].device), 0)
+        replay.execute(program, k, pair.pruned, network.pruned)
+        pair.pruned.update({value: seen[value] for value, _, _ in network.sums[k]})
+        return
     if k not in network.narrow:
         replay.execute(program, k, pair.pruned, network.pruned)
         return
@@ -212,7 +231,8 @@ def _fit(
         ~np.append(exchange.loose, False)[consumer.units],
     )
     unknowns = int((stays | seats.spare).sum()) * (weight[0, 0].numel() if conv else 1)
-    if (conv or linear) and 0 < unknowns <= LARGEST and settings.form == "patch":
+    whole = settings.form == "patch" or (settings.form == "quick" and unknowns <= weight.shape[1])
+    if (conv or linear) and 0 < unknowns <= LARGEST and whole:
         new, shift, now = _fit_patches(program, network, pairs, consumer, weight, seats, settings, conv)
         inner = consumer.units >= 0
         network.kept[consumer.units[inner]] = now[inner]
@@ -262,10 +282,10 @@ def _fit_patches(
         mixed = exact(standing_in[:, candidates[likely]].reshape(outputs, -1).T)
     prior = exact(weight[:, candidates].reshape(outputs, -1).T)
     scale = prior.new_ones(1) if consumer.norm is None else scale_of(program, network.original, consumer.norm)
-    heard = network.heard.get(consumer.op, torch.ones(outputs)).to(prior)
+    fisher = network.fisher.get(consumer.op, torch.ones(outputs)).to(prior)
     sign = torch.where(scale < 0, -1.0, 1.0).to(prior)
     fixed = torch.from_numpy(seats.fixed)[candidates]
-    choice = ChannelChoice(taps, heard, int(seats.stays.sum()), fixed, likely, mixed)
+    choice = ChannelChoice(taps, fisher, int(seats.stays.sum()), fixed, likely, mixed)
     found = fit(samples, prior, choice, sign, settings.steps, settings.ridge)
     chosen = candidates[found.chosen]
     new = torch.zeros_like(weight)
@@ -318,10 +338,10 @@ def _regression(
     kept, removed = (torch.from_numpy(np.flatnonzero(stays == s)) for s in (True, False))
     if strength is None and len(kept) and len(removed):
         both = [stand_in_statistics(m.count, m.mean(), m.covariance(), kept, removed) for m in parts]
-        loud = exact(weight).movedim(1, 0).flatten(1).square().sum(1)
-        heard = loud[torch.from_numpy(consumer.weight_index)[removed]]
-        zeros = loud.new_zeros(len(kept), len(removed))
-        strength = held_out_strength(both[0], both[1], zeros, heard)[0]
+        power = exact(weight).movedim(1, 0).flatten(1).square().sum(1)
+        power = power[torch.from_numpy(consumer.weight_index)[removed]]
+        zeros = power.new_zeros(len(kept), len(removed))
+        strength = held_out_strength(both[0], both[1], zeros, power)[0]
     mean, covariance = merged(fit, held_out) if whole else (fit.mean(), fit.covariance())
     return regression(mean, covariance, _CAREFUL if strength is None else strength)
 

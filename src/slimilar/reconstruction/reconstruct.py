@@ -14,9 +14,16 @@ from slimilar.calibration.consumers import ConsumerLayer, find_consumers
 from slimilar.calibration.program import Program
 from slimilar.errors import InvalidInput, Option
 from slimilar.graph.groups import Grouping
-from slimilar.reconstruction.channel_mixing import StandIn, absorb, regression, restored, silence
+from slimilar.reconstruction.channel_mixing import StandIn, absorb, regression, restored, zeros_instead
 from slimilar.reconstruction.gaussian import Channels, at_consumers
-from slimilar.reconstruction.least_squares import Exchange, Network, Settings, install, substitute_linear
+from slimilar.reconstruction.least_squares import (
+    Exchange,
+    Network,
+    Settings,
+    Sums,
+    install,
+    substitute_linear,
+)
 from slimilar.reconstruction.methods import Reconstruction
 from slimilar.surgery.rewrite import Surgery, add_bias, operate
 from slimilar.utils.modules import copy_with, named_tensors
@@ -41,7 +48,8 @@ def substitute(
     consumers = find_consumers(program.trace, grouping, program)
     plain = {name: t.detach() for name, t in tensors.items()}
     if how is Reconstruction.LEAST_SQUARES:
-        return substitute_linear(program, consumers, plain, kept, batches, settings, progress, exchange)
+        sums = _sums(program, grouping, kept, consumers)
+        return substitute_linear(program, consumers, plain, kept, batches, settings, progress, exchange, sums)
     network = Network(plain, dict(plain), kept=kept)
     expected = how in (Reconstruction.MEAN, Reconstruction.GAUSSIAN)
     known = at_consumers(program.trace, tensors) if expected else {}
@@ -59,6 +67,17 @@ def substitute(
     return network
 
 
+def _sums(program: Program, grouping: Grouping, kept: Kept, consumers: Sequence[ConsumerLayer]) -> Sums:
+    """Return the operators that sum over removed channels and have no weight that is fitted: norms, products."""
+    fitted, units = {consumer.op for consumer in consumers}, np.append(grouping.unit_of, -1)
+    stays = np.append(kept, True)
+    found: dict[int, list[tuple[int, int, NDArray[np.int64]]]] = {}
+    for fact in program.trace.summing:
+        if fact.op not in fitted and not stays[units[fact.atoms]].all():
+            found.setdefault(fact.op, []).append((fact.value, fact.axis, units[fact.atoms]))
+    return found
+
+
 def _stand_in(
     how: Reconstruction, consumer: ConsumerLayer, stand_ins: StandIns, channels: Channels | None
 ) -> StandIn:
@@ -66,19 +85,19 @@ def _stand_in(
     if how is Reconstruction.MERGE:
         return lambda kept, removed: _merged(consumer, kept, removed, stand_ins)
     if channels is None:
-        return silence
+        return zeros_instead
     mean = channels.expectation()
     spread = channels.covariance() if how is Reconstruction.GAUSSIAN else None
     if spread is not None:
         return regression(mean, spread, 1e-2)
-    return lambda kept, removed: (silence(kept, removed)[0], mean[removed])
+    return lambda kept, removed: (zeros_instead(kept, removed)[0], mean[removed])
 
 
 def _merged(
     consumer: ConsumerLayer, kept: Tensor, removed: Tensor, stand_ins: StandIns
 ) -> tuple[Tensor, Tensor]:
     """Let each removed position be read from the same place of the unit that stands in for it (Eq. 6)."""
-    matrix, constant = silence(kept, removed)
+    matrix, constant = zeros_instead(kept, removed)
     column = {int(p): i for i, p in enumerate(kept)}
     for row, p in enumerate(removed.tolist()):
         unit = int(consumer.units[p])

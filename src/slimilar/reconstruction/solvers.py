@@ -120,12 +120,16 @@ def positive_definite(covariance: Tensor, amount: float) -> float:
     >>> positive_definite(matrix, 0.5), matrix.diagonal().tolist()
     (0.5, [0.5, 0.5])
     """
+    if not len(covariance):
+        return amount
     covariance.diagonal().add_(amount)
+    least = torch.finfo(covariance.dtype).eps * float(covariance.abs().max())  # rounding takes off as much
     for _ in range(16):
         if not int(torch.linalg.cholesky_ex(covariance).info):
             break
-        covariance.diagonal().add_(9 * amount)
-        amount *= 10
+        more = max(9 * amount, least)
+        covariance.diagonal().add_(more)
+        amount += more
     return amount
 
 
@@ -137,7 +141,8 @@ def mixing(covariance: Tensor, kept: Tensor, removed: Tensor, strength: float = 
     >>> m.round(decimals=6).tolist()
     [[1.0, 1.0]]
     """
-    inside = ridge(covariance[kept][:, kept], strength)
+    inside = covariance[kept][:, kept]
+    positive_definite(inside, level(inside, strength))
     factor = torch.linalg.cholesky(inside)
     return torch.cholesky_solve(covariance[kept][:, removed], factor).T
 
@@ -230,7 +235,7 @@ def block_elimination(
     covariance: Tensor,
     cross: Tensor,
     taps: int,
-    heard: Tensor,
+    fisher: Tensor,
     width: int,
     fixed: Tensor,
     stops: Sequence[int] = (),
@@ -238,7 +243,7 @@ def block_elimination(
     r"""Find, backwards, the `width` channels, of `taps` unknowns each, on which least squares loses least.
 
     With $A$ the covariance of all unknowns, $Q = A^{-1}$ and $W = Q C$ the kernel on those that are left, removing
-    channel i adds the error $\operatorname{tr}(W_i^\top Q_{ii}^{-1} W_i)$, outputs weighted by how they are heard; then
+    channel i adds the error $\operatorname{tr}(W_i^\top Q_{ii}^{-1} W_i)$, outputs weighted by `fisher`; then
     $W \leftarrow W - Q_{:i} Q_{ii}^{-1} W_i$ and $Q \leftarrow Q - Q_{:i} Q_{ii}^{-1} Q_{i:}$: the fit without i.
     Several leave at a time while many have to. `fixed` marks channels that stay, `stops` widths to tell the fit at.
 
@@ -251,7 +256,7 @@ def block_elimination(
     q = torch.cholesky_inverse(torch.linalg.cholesky(covariance))
     w = q @ cross
     left = torch.arange(len(covariance) // taps, device=covariance.device)
-    fixed, heard = fixed.to(left.device), heard.to(covariance)
+    fixed, fisher = fixed.to(left.device), fisher.to(covariance)
     removed: list[int] = []
     costs: list[float] = []
     fits = {}
@@ -262,7 +267,7 @@ def block_elimination(
             fits[n] = (left[order].cpu(), w[unknowns_of(order, taps)].float())
         if n <= width:
             return Blocks(left.sort().values.cpu(), np.array(removed, np.int64), np.array(costs), fits)
-        cost = _costs(q, w, taps, heard)
+        cost = _costs(q, w, taps, fisher)
         cost[fixed[left]] = torch.inf
         most = n - max((s for s in (*stops, width) if s < n), default=width)
         order = left.argsort()  # of equal ones the first leaves
@@ -272,12 +277,12 @@ def block_elimination(
         q, w, left = _without(q, w, left, leave, taps)
 
 
-def _costs(q: Tensor, w: Tensor, taps: int, heard: Tensor) -> Tensor:
+def _costs(q: Tensor, w: Tensor, taps: int, fisher: Tensor) -> Tensor:
     r"""Return $\operatorname{tr}(Q_{ii}^{-1} W_i H W_i^\top)$ of every channel i."""
     n = len(q) // taps
     blocks = q.unflatten(0, (n, taps)).unflatten(2, (n, taps)).diagonal(dim1=0, dim2=2).movedim(-1, 0)
     kernels = w.reshape(n, taps, -1)
-    found: Tensor = torch.linalg.solve(blocks, (kernels * heard) @ kernels.mT)
+    found: Tensor = torch.linalg.solve(blocks, (kernels * fisher) @ kernels.mT)
     return found.diagonal(dim1=1, dim2=2).sum(1)
 
 

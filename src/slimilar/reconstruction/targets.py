@@ -1,7 +1,7 @@
 r"""What a consumer should write: what the original writes there, and from where on it matters.
 
 On a residual branch the target is the *stream*: what makes the sum the original's. Behind a ReLU nothing below zero
-matters: where the original is silent, it is enough to be silent too.
+matters: where the original's ReLU is closed, it is enough to keep it closed.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ class ReconstructionTarget:
     beside: tuple[Tensor, Tensor] | None = (
         None  # what is added to it behind: in the original, and in the pruned one
     )
-    heard: Tensor | None = (
-        None  # by channel, how loud what it writes is in that sum; without it, it mends nothing
+    gain: Tensor | None = (
+        None  # by channel, the factor of what it writes in that sum; without it, it corrects nothing
     )
     level: Tensor | None = None  # by channel, the output at which the batch norm behind it gives zero
     scale: Tensor | None = None  # by channel, the factor of that batch norm
@@ -47,8 +47,8 @@ class ReconstructionTarget:
         wanted, mine = pick(self.plain), None
         if self.beside is not None:
             mine = pick(self.beside[1])
-            if self.heard is not None:
-                wanted = wanted.addcdiv(pick(self.beside[0]).sub_(mine), self.heard)
+            if self.gain is not None:
+                wanted = wanted.addcdiv(pick(self.beside[0]).sub_(mine), self.gain)
         if self.level is None:
             return wanted, None
         if mine is None or self.scale is None:
@@ -82,7 +82,7 @@ def target_of(
     replay.execute(program, consumer.op, ahead, original)
     plain = ahead[program.instructions[consumer.op].outputs[0]]
     scale = plain.new_ones(1) if consumer.norm is None else scale_of(program, original, consumer.norm)
-    beside, heard = None, None
+    beside, gain = None, None
     if consumer.add is not None:
         try:
             mine = replay.peek(program, consumer.add[1], pair.pruned, pruned)
@@ -91,13 +91,11 @@ def target_of(
             return ReconstructionTarget(plain)
         if mine.shape != plain.shape:
             return ReconstructionTarget(plain)
-        if correct:  # a silent channel cannot mend it
-            heard = torch.where(scale.abs() > 1e-2 * scale.abs().max(), scale, torch.inf)
+        if correct:  # a channel whose factor is almost zero cannot correct it
+            gain = torch.where(scale.abs() > 1e-2 * scale.abs().max(), scale, torch.inf)
     if not gate or not opens(program, consumer):
-        return ReconstructionTarget(plain, beside, heard)
-    return ReconstructionTarget(
-        plain, beside, heard, _level(program, consumer, original, scale), _safe(scale)
-    )
+        return ReconstructionTarget(plain, beside, gain)
+    return ReconstructionTarget(plain, beside, gain, _level(program, consumer, original, scale), _safe(scale))
 
 
 def opens(program: Program, consumer: ConsumerLayer) -> bool:

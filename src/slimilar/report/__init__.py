@@ -33,11 +33,16 @@ class Point:
 
 @dataclass(frozen=True)
 class Latency:
-    """Measured latency in milliseconds, before and after the cut, and the device."""
+    """Latency in milliseconds, before and after the cut, and the device.
+
+    `curve` has pairs of FLOPs and milliseconds of other cuts, measured or out of a table of latencies: with it the page
+    shows the time of every threshold, interpolated. Without it, only that of the cut in which the page opens.
+    """
 
     before: float
     after: float
     device: str = ""
+    curve: Sequence[tuple[int, float]] = ()
 
 
 def write_report(
@@ -56,7 +61,8 @@ def write_report(
 
     `model` is the module or its tensors by name; only gamma and beta of batch norms are read. `source` is the
     model and options that follow `slimilar prune` on the command line to get this plan. `cut` is the initial
-    state of the page. `points` are drawn on the trade-off curve; `rows` are measurements, shown as a table.
+    state of the page. `points` are drawn on the trade-off curve; `latency` is shown beside the FLOPs; `rows` are
+    measurements, shown as a table.
     The file is written atomically.
     """
     tensors = {} if model is None else model if isinstance(model, Mapping) else named_tensors(model)

@@ -51,8 +51,19 @@ def _removable(
     return {
         g: _in_front(plain, set(group.producers))
         for g, group in plain.items()
-        if all(_joins_a_stream(trace, consumer.op) for consumer in group.consumers)
+        if any(_joins_a_stream(trace, consumer.op) for consumer in group.consumers)
+        and all(
+            _joins_a_stream(trace, consumer.op) or _returns_to(plain, consumer.module, group)
+            for consumer in group.consumers
+        )
     }
+
+
+def _returns_to(plain: Mapping[int, ChannelGroup], layer: str, group: ChannelGroup) -> bool:
+    """Tell whether only a group's own producers read what a layer writes, as in squeeze and excitation."""
+    written = [other for other in plain.values() if layer in other.producers]
+    read_by = {consumer.module for other in written for consumer in other.consumers}
+    return bool(written) and read_by <= set(group.producers)
 
 
 def _in_front(plain: Mapping[int, ChannelGroup], removed: set[str]) -> tuple[int, ...]:
@@ -92,7 +103,7 @@ def _is_made_of_plain_layers(model: nn.Module, group: ChannelGroup, runs: Counte
         whole
         and owners == layers | norms
         and all(type(model.get_submodule(path)) in LAYERS for path in layers)
-        and all(type(model.get_submodule(path)) in NORMS for path in norms)
+        and all(isinstance(model.get_submodule(path), NORMS) for path in norms)
         and all((c.units >= 0).all() and c.module not in group.producers for c in group.consumers)
         and all(runs[path] == 1 for path in layers | norms)
     )
@@ -109,13 +120,18 @@ def _reached_otherwise(trace: Trace, grouping: Grouping) -> set[int]:
     ends = {fact.op for facts in (trace.reads, trace.writes) for fact in facts}
     found = [r.atoms for r in trace.reductions]
     for i, op in enumerate(trace.ops):
-        if i not in ends and not _runs_without_channels(op):
+        if i not in ends and not _runs_without_channels(trace, op):
             found += [f.numpy().reshape(-1) for v in op.outputs for f in trace.values[v].labels]
     return _groups_of(grouping, np.concatenate([np.empty(0, np.int64), *found]))
 
 
-def _runs_without_channels(op: Op) -> bool:
-    return rules.is_pointwise(op.func) or rules.RULES.get(op.name) in (rules.batch_norm, rules.elementwise)
+def _runs_without_channels(trace: Trace, op: Op) -> bool:
+    """Tell whether an operator runs on a tensor without channels: also a mean over space, which keeps the channels."""
+    pools = (
+        op.name == "aten.mean" and trace.values[op.inputs[0]].labels and trace.values[op.outputs[0]].labels
+    )
+    known = rules.RULES.get(op.name) in (rules.batch_norm, rules.elementwise)
+    return rules.is_pointwise(op.func) or known or bool(pools)
 
 
 def _groups_of(grouping: Grouping, atoms: Atoms) -> set[int]:
@@ -129,4 +145,6 @@ def norm_behind(trace: Trace, op: int) -> str | None:
     if len(users) != 1 or rules.RULES.get(users[0].name) is not rules.batch_norm:
         return None
     module, statistics = users[0].module, users[0].arguments.get("running_mean")
-    return module if _runs(trace)[module] == 1 and statistics is not None else None
+    inside = (name for name in _runs(trace) if name == module or name.startswith(f"{module}."))
+    alone = sum(_runs(trace)[name] for name in inside) == 1  # no activation of its own, which would be lost
+    return module if alone and statistics is not None else None

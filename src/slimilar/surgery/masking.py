@@ -1,7 +1,7 @@
 """Run a model with some channels set to zero wherever an operator reads them.
 
-What reads is found again by counting operators, so the same ones must run as in the trace; a recurrent layer, which
-runs others on every device, is masked as a whole.
+What reads is found again by counting operators, so the same ones must run as in the trace. A recurrent layer, which
+runs others on every device, gets weights with zeros where they would be multiplied with removed channels.
 """
 
 from __future__ import annotations
@@ -49,6 +49,7 @@ class Masked(TorchDispatchMode):
         self.names: list[str] = []
         self._turns: dict[str, int] = {}
         self._counts = True
+        self._weights: list[Any] = []  # of the recurrent layer that runs
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -72,8 +73,8 @@ class Masked(TorchDispatchMode):
         return args
 
     @contextmanager
-    def inside(self, layers: Mapping[str, nn.Module]) -> Iterator[None]:
-        """Mask recurrent layers at their input, and do not count what runs inside: each device has its own way."""
+    def inside(self, layers: Mapping[str, nn.RNNBase]) -> Iterator[None]:
+        """Mask recurrent layers by their weights, and do not count what runs inside: each device has its own way."""
         hooks: list[Any] = []
         for path, layer in layers.items():
             hooks.append(layer.register_forward_pre_hook(partial(self._enter, path)))
@@ -84,16 +85,17 @@ class Masked(TorchDispatchMode):
             for hook in hooks:
                 hook.remove()
 
-    def _enter(self, path: str, layer: nn.Module, args: tuple[Any, ...]) -> Any:
-        self._counts = False
-        lost = [m[2] for m in self.masks.get((path, 0), ())]
-        if not (lost and args and isinstance(args[0], Tensor) and all(torch.equal(x, lost[0]) for x in lost)):
-            return None  # not complete, if there is anything to mask
+    def _enter(self, path: str, layer: nn.RNNBase, args: tuple[Any, ...]) -> None:
+        self._counts, self._weights = False, layer._flat_weights
+        masks = self.masks.get((path, 0), [])
+        weights = list(self._weights)
+        for which, axis, lost in masks:
+            weights[which] = weights[which].index_fill(axis, lost.to(weights[which].device), 0)
+        layer._flat_weights = weights
         self._turns[path] = 1
-        return (args[0].index_fill(-1, lost[0].to(args[0].device), 0), *args[1:])
 
-    def _leave(self, *_: Any) -> None:
-        self._counts = True
+    def _leave(self, layer: nn.RNNBase, *_: Any) -> None:
+        self._counts, layer._flat_weights = True, self._weights
 
     @property
     def complete(self) -> bool:
@@ -101,10 +103,14 @@ class Masked(TorchDispatchMode):
         return all(turn < self._turns.get(kind, 0) for kind, turn in self.masks)
 
 
-def recurrent(model: nn.Module) -> dict[str, nn.Module]:
+def recurrent(model: nn.Module) -> dict[str, nn.RNNBase]:
     """Return the layers that are one operator where there are numbers, and many without or on other devices."""
     own = {nn.LSTM.forward, nn.GRU.forward, nn.RNN.forward}
-    return {path: m for path, m in named_modules(model).items() if type(m).forward in own}
+    return {
+        path: m
+        for path, m in named_modules(model).items()
+        if isinstance(m, nn.RNNBase) and type(m).forward in own
+    }
 
 
 def masks_of(model: nn.Module, trace: Trace, grouping: Grouping, kept: Kept) -> Masks:
@@ -120,9 +126,30 @@ def masks_of(model: nn.Module, trace: Trace, grouping: Grouping, kept: Kept) -> 
         turns[kind] += not inside
     found: dict[Place, list[tuple[int, int, Tensor]]] = {}
     for read in trace.summing:
-        lost = np.flatnonzero(~stays[read.atoms])
-        if len(lost):
-            inputs = trace.ops[read.op].inputs
-            which = inputs.index(read.value) - len(inputs)
+        lost, op = np.flatnonzero(~stays[read.atoms]), trace.ops[read.op]
+        if len(lost) and op.module not in layers:
+            which = op.inputs.index(read.value) - len(op.inputs)
             found.setdefault(places[read.op], []).append((which, read.axis, torch.from_numpy(lost)))
+    return found | _masked_weights(layers, trace, stays)
+
+
+def _masked_weights(
+    layers: Mapping[str, nn.RNNBase], trace: Trace, stays: Kept
+) -> dict[Place, list[tuple[int, int, Tensor]]]:
+    """Return which indices of the weights of recurrent layers are multiplied with removed channels."""
+    found: dict[Place, list[tuple[int, int, Tensor]]] = {}
+    for path, layer in layers.items():
+        read = [r.weight[~stays[r.atoms]] for r in trace.reads if trace.ops[r.op].module == path]
+        gone = np.unique(np.concatenate([np.empty(0, np.int64), *read]))
+        for axis in trace.axes if len(gone) else ():
+            lost = gone[(gone >= axis.first) & (gone < axis.first + axis.size)] - axis.first
+            if len(lost):
+                which = _weight_number(layer, axis.tensor.removeprefix(f"{path}."))
+                found.setdefault((path, 0), []).append((which, axis.axis, torch.from_numpy(lost)))
     return found
+
+
+def _weight_number(layer: nn.RNNBase, name: str) -> int:
+    """Return the number of a weight among those that a layer computes with, also of one that is parametrised."""
+    names: list[str] = layer._flat_weights_names
+    return next(i for i, own in enumerate(names) if own in name.split("."))

@@ -41,15 +41,45 @@ def other_inputs(example: Example) -> Iterator[tuple[str, Example]]:
     >>> [name for name, _ in other_inputs(torch.zeros(2, 3, 32, 32))]
     ['a batch of 1', 'a batch of 3', 'images of 48 by 48']
     """
-    batch = next((len(t) for t in tensors_in(example) if t.ndim), 0)
+    batch = _batch(example)
     for size in (1, 3) if batch else ():
         if size != batch:
-            yield f"a batch of {size}", _rebatched(example, batch, size)
-    side = _smallest_side(example)
-    if side is not None:
-        larger = _resized(example, partial(_scaled, scale=Fraction(3, 2), multiple=16))
-        height, width = next(t for t in tensors_in(larger) if _is_image(t)).shape[-2:]
-        yield f"images of {height} by {width}", larger
+            yield _batch_name(size), rebatched(example, size)
+    if _smallest_side(example) is not None:
+        larger = _larger(example)
+        yield _image_name(larger), larger
+
+
+def combined_input(example: Example) -> tuple[list[str], Example] | None:
+    """Return one input that is larger in every way that `other_inputs` knows, and the names of those that it covers.
+
+    A network that agrees on it need not run on each of them. None where no two can be combined.
+
+    >>> names, larger = combined_input(torch.zeros(2, 3, 32, 32))
+    >>> names, tuple(larger.shape)
+    (['a batch of 3', 'images of 48 by 48'], (3, 3, 48, 48))
+    """
+    if _batch(example) in (0, 3) or _smallest_side(example) is None:
+        return None
+    larger = _larger(example)
+    return [_batch_name(3), _image_name(larger)], rebatched(larger, 3)
+
+
+def _batch(example: Example) -> int:
+    return next((len(t) for t in tensors_in(example) if t.ndim), 0)
+
+
+def _batch_name(size: int) -> str:
+    return f"a batch of {size}"
+
+
+def _larger(example: Example) -> Example:
+    return _resized(example, partial(_scaled, scale=Fraction(3, 2), multiple=16))
+
+
+def _image_name(example: Example) -> str:
+    height, width = next(t for t in tensors_in(example) if _is_image(t)).shape[-2:]
+    return f"images of {height} by {width}"
 
 
 def _scaled(length: int, scale: Fraction, multiple: int) -> int:
@@ -64,9 +94,10 @@ def _smallest_side(example: Example) -> int | None:
     return min((side for t in tensors_in(example) if _is_image(t) for side in t.shape[-2:]), default=None)
 
 
-def _rebatched(example: Example, old: int, new: int) -> Example:
-    """Return an example with another number of entries along the first axis of all that has `old` there."""
-    index = torch.arange(new) % old
+def rebatched(example: Example, size: int) -> Example:
+    """Return an example of another batch size: what has as many entries as its first tensor is cut, or repeated."""
+    old = _batch(example)
+    index = torch.arange(size) % old
 
     def rebatch(t: Tensor) -> Tensor:
         return t[index.to(t.device)] if t.ndim and len(t) == old else t

@@ -16,10 +16,10 @@ import numpy as np
 from torch import nn
 
 from slimilar.graph import rules
-from slimilar.graph.assumptions import Assumptions
+from slimilar.graph.assumptions import Assumptions, Signature
 from slimilar.graph.grouping import find_groups
 from slimilar.graph.groups import FIXED, Residual
-from slimilar.graph.labels import atoms_in
+from slimilar.graph.labels import atoms_in, axes_of
 from slimilar.graph.records import Op
 from slimilar.graph.structure import Structure
 from slimilar.graph.tracing import trace
@@ -32,6 +32,8 @@ from slimilar.utils.pytree import Example
 
 _MOST_TRIALS = 200  # more than any network has operators behind which an assumption stands
 _LEVELS = 4
+
+Shape = tuple[int, ...]
 
 
 def find_structure(
@@ -79,18 +81,72 @@ def _weaken(structure: Structure, fault: Mismatch) -> Assumptions | None:
     op = _operator_at_fault(structure, fault.op)
     if op is None:
         return _shrink_sizes_ahead(structure, fault.op)
+    if fault.number and (views := _unweakened(structure, op)):
+        levels = {**assumptions.levels, **dict.fromkeys(views, 1)}
+        return replace(assumptions, levels=levels, held_sizes=assumptions.held_sizes - views)
     signature = op.signature
     level = assumptions.levels.get(signature, 0)
     if signature not in assumptions.held_sizes and level < _LEVELS and op.name in rules.RULES:
         return replace(assumptions, held_sizes=assumptions.held_sizes | {signature})
     if op.name in rules.LEVELLED and level < _LEVELS:
-        levels = {**assumptions.levels, signature: level + 1}
-        return replace(assumptions, levels=levels, held_sizes=assumptions.held_sizes - {signature})
+        alike = {signature, *_alike(structure, op)}  # queries, keys and values are regrouped alike
+        levels = {**assumptions.levels, **dict.fromkeys(alike, level + 1)}
+        return replace(assumptions, levels=levels, held_sizes=assumptions.held_sizes - alike)
     return replace(
         assumptions,
         fixed_operators=assumptions.fixed_operators | {signature},
         held_sizes=assumptions.held_sizes - {signature},
     )
+
+
+def _unweakened(structure: Structure, op: Op) -> set[Signature]:
+    """Return the views of which another axis may be the one that shrinks, where a number follows the width.
+
+    In attention the queries are scaled by the width of a head: not this may shrink, but the number of heads. So the
+    view that the channels of an operator come from is read anew, and with it all that are alike: keys and values.
+    """
+    views, mine = _regroupings(structure, op), _units(structure, op)
+    shapes = {
+        _shapes(structure, o)
+        for o in structure.trace.ops
+        if o.signature in views and mine & _units(structure, o)
+    }
+    return {s for s, found in views.items() if found in shapes and not structure.assumptions.levels.get(s, 0)}
+
+
+def _regroupings(structure: Structure, op: Op) -> dict[Signature, tuple[Shape, Shape]]:
+    """Return the views in the module of an operator that divide channels into several axes, and their shapes."""
+    views = [
+        o for o in structure.trace.ops if o.module == op.module and rules.RULES.get(o.name) is rules.view
+    ]
+    return {
+        view.signature: _shapes(structure, view)
+        for view in views
+        if _divides(structure, view) and _is_reached(structure, view)
+    }
+
+
+def _divides(structure: Structure, view: Op) -> bool:
+    """Tell whether a view divides an axis of channels into several."""
+    labels = structure.trace.values[view.inputs[0]].labels
+    return any(len(axes_of(rules.viewed(factor, *_shapes(structure, view)))) > 1 for factor in labels)
+
+
+def _shapes(structure: Structure, op: Op) -> tuple[Shape, Shape]:
+    values = structure.trace.values
+    return values[op.inputs[0]].shape, values[op.outputs[0]].shape
+
+
+def _alike(structure: Structure, op: Op) -> set[Signature]:
+    """Return the views in the module of a view that divide channels as it does, and are read as it is."""
+    views = _regroupings(structure, op) if rules.RULES.get(op.name) is rules.view else {}
+    level = structure.assumptions.levels.get(op.signature, 0)
+    return {
+        signature
+        for signature, (before, after) in views.items()
+        if structure.assumptions.levels.get(signature, 0) == level
+        and (before, after) == _shapes(structure, op)
+    }
 
 
 def _operator_at_fault(structure: Structure, index: int) -> Op | None:
@@ -105,10 +161,15 @@ def _operator_at_fault(structure: Structure, index: int) -> Op | None:
 
 def _is_reached(structure: Structure, op: Op) -> bool:
     """Tell whether channels that may leave reach an operator."""
+    return bool(_units(structure, op))
+
+
+def _units(structure: Structure, op: Op) -> set[int]:
+    """Return the units that reach an operator."""
     labels = (structure.trace.values[i].labels for i in op.inputs)
     atoms = [factor.numpy().reshape(-1) for factors in labels for factor in factors]
     units = np.append(structure.grouping.unit_of, FIXED)[np.concatenate([np.empty(0, np.int64), *atoms])]
-    return bool((units >= 0).any())
+    return set(units[units >= 0].tolist())
 
 
 def _shrink_sizes_ahead(structure: Structure, index: int) -> Assumptions | None:

@@ -22,9 +22,10 @@ from slimilar.utils.pytree import Example
 class Mismatch(Exception):
     """The smaller model does not send its channels the way the original does."""
 
-    def __init__(self, op: int, fact: str, kept: Kept) -> None:
+    def __init__(self, op: int, fact: str, kept: Kept, number: bool = False) -> None:
         super().__init__(fact)
         self.op, self.fact, self.kept = op, fact, kept  # the operator, what happened, and what stayed
+        self.number = number  # the code computes a number from a width, such as the scale of attention
 
 
 def retrace(model: nn.Module, example: Example, structure: Structure, kept: Kept) -> None:
@@ -49,6 +50,7 @@ class Checker:
             atoms_kept(structure.grouping, kept), True
         )  # CONSTANT = -1 finds the last entry
         self._left_on = _left_on_axes(structure.trace, self._stays[:-1])
+        self._classes = np.append(structure.trace.together, -1)
         self._op = 0  # the number of the operator that runs
         self._twins: dict[int, int] = {}  # value -> the original's
         self._rule_applied = True
@@ -67,6 +69,14 @@ class Checker:
 
     def bind(self, a: Tensor, b: Tensor) -> None:
         """Do nothing: assumptions are what is being tested, by where the labels arrive."""
+
+    def merge(self, factor: Tensor, axes: Sequence[int]) -> Tensor:
+        """Return the first labels along all axes on which they belong together in the original."""
+        classes = torch.from_numpy(self._classes[factor.numpy()])
+        for axis in axes_of(factor):
+            if bool((classes == classes.narrow(axis, 0, 1)).all()):
+                factor, classes = factor.narrow(axis, 0, 1), classes.narrow(axis, 0, 1)
+        return factor
 
     def freeze(self, labels: Labels, why: Reason) -> None:
         """Do nothing: what stays is settled already."""
@@ -108,7 +118,7 @@ class Checker:
             and rules.is_pointwise(call.func)
             and _numbers(call.bound) != _numbers(expected.arguments)
         ):
-            raise self._mismatch("a number in the code follows the width")
+            raise Mismatch(self._op, "a number in the code follows the width", self._kept, number=True)
         known = self._left_of_all(expected) if same or _has_single_channels(call) else None
         self._rule_applied = known is None
         if known is not None:
@@ -188,7 +198,13 @@ class Checker:
 
     def _agree(self, mine: Labels, theirs: Labels) -> bool:
         wanted = [left for f in theirs if (left := self._left(f)) is not None]
-        return len(wanted) == len(theirs) and _same(mine, wanted)
+        return len(wanted) == len(theirs) and (
+            _same(mine, wanted) or _same(self._varying(mine), self._varying(wanted))
+        )
+
+    def _varying(self, factors: Sequence[Tensor]) -> list[Tensor]:
+        """Leave out factors of which one channel is left, however many positions it has."""
+        return [f for f in factors if len(np.unique(self._classes[f.numpy()])) > 1]
 
     def _left(self, factor: Tensor) -> Tensor | None:
         """Return what is left of a factor of the original; computed once for each."""

@@ -18,6 +18,7 @@ from slimilar.surgery.channel_selection import select_from
 from slimilar.surgery.module_sizes import describe, recompute_weights, set_number
 from slimilar.surgery.removed_branches import Stand, replace_branches
 from slimilar.utils.modules import copy_with, named_modules, named_tensors, on_meta
+from slimilar.utils.spectral_norms import keep_sigma
 
 Kept = NDArray[np.bool_]  # for every unit of a grouping, numbered over all groups: does it stay?
 AxisIndex = Mapping[tuple[str, int], NDArray[np.int64]]  # (tensor, axis) -> the indices that stay
@@ -151,6 +152,7 @@ def operate(model: nn.Module, surgery: Surgery) -> nn.Module:
         if norm.direction in taken:
             taken[norm.magnitude] = _rescaled(norm, tensors, taken, surgery.indices)
     small = copy_with(model, taken)
+    keep_sigma(model, small)
     update_sizes(small, surgery)
     return small
 

@@ -3,35 +3,53 @@
 from __future__ import annotations
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from slimilar.errors import VerificationError
-from slimilar.utils.modules import copy_with
-from slimilar.utils.pytree import Example, arguments, tensors_in
+from slimilar.surgery.other_inputs import rebatched
+from slimilar.utils.modules import eval_view
+from slimilar.utils.pytree import Example, arguments, map_tensors, tensors_in
 
 
 def check_training_step(model: nn.Module, small: nn.Module, inputs: Example) -> None:
     """Raise if a step in training mode fails on the smaller model, but not on the original.
 
-    Both are copied first, and the random number generators are left as they were.
+    It has two entries, as batch norms need them, unless the original takes the example's number only. Parameters,
+    statistics and the random number generators are left as they were.
     """
-    error = _step_error(small, inputs)
-    if error is not None and _step_error(model, inputs) is None:
-        raise VerificationError(
-            "the smaller model must take a step of training as the original does, but in training mode it raised "
-            f"{type(error).__name__}: {error}"
-        ) from error
+    for batch in (_of_two(inputs), inputs):
+        error = _step_error(small, batch)
+        if error is None:
+            return
+        if _step_error(model, batch) is None:
+            raise VerificationError(
+                "the smaller model must take a step of training as the original does, but in training mode it raised "
+                f"{type(error).__name__}: {error}"
+            ) from error
+
+
+def _of_two(inputs: Example) -> Example:
+    single = any(len(t) == 1 for t in tensors_in(inputs) if t.ndim)
+    return rebatched(inputs, 2) if single else inputs
 
 
 def _step_error(model: nn.Module, inputs: Example) -> Exception | None:
-    """Return what a forward and backward pass in training mode raises, None if nothing."""
-    args, kwargs = arguments(inputs)
+    """Return what a forward and backward pass in training mode raises, None if nothing.
+
+    The gradient is that of the input: it passes all layers, and those of the weights would only take memory.
+    """
+    args, kwargs = map_tensors(_differentiable, arguments(inputs))
     try:
         with torch.random.fork_rng(), torch.enable_grad():
-            found = tensors_in(copy_with(model, {}).train()(*args, **kwargs))
+            found = tensors_in(eval_view(model).requires_grad_(False).train()(*args, **kwargs))
             losses = [t.double().mean() for t in found if t.is_floating_point() and t.requires_grad]
             if losses:
                 torch.stack(losses).sum().backward()
     except Exception as error:  # whatever the user's code raises
         return error
     return None
+
+
+def _differentiable(t: Tensor) -> Tensor:
+    """Return a tensor with a gradient that the model may write to."""
+    return t.clone().requires_grad_() * 1 if t.is_floating_point() else t

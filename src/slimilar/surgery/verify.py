@@ -19,11 +19,13 @@ from slimilar.errors import VerificationError
 from slimilar.graph.groups import Grouping
 from slimilar.graph.records import Trace
 from slimilar.surgery.masking import Masked, Masks, masks_of, recurrent
-from slimilar.surgery.other_inputs import other_inputs, random_like, with_small_images
+from slimilar.surgery.other_inputs import combined_input, other_inputs, random_like, with_small_images
 from slimilar.surgery.rewrite import Kept
 from slimilar.surgery.training_step import check_training_step
 from slimilar.utils.modules import copy_with, eval_view, named_modules, named_parameters
 from slimilar.utils.pytree import Example, arguments, tensors_in
+
+_EQUAL = 1e-4  # of the largest value: a larger difference in float32 is decided in float64
 
 
 def verify(
@@ -41,7 +43,7 @@ def verify(
     masks = masks_of(model, trace, grouping, kept)
     wide = any(t.dtype in (torch.float16, torch.bfloat16) for t in parameters)
     errors = _errors(model, small, example, trace, masks, torch.float32 if wide else None)
-    if not all(error < 1e-4 for error in errors.values()):
+    if not all(error < _EQUAL for error in errors.values()):
         errors = _errors(model, small, example, trace, masks, torch.float64)
         for name, error in errors.items():
             if not error < 1e-6:
@@ -73,7 +75,10 @@ def _errors(
     if error is None:
         base, error = inputs, _error_on_example(original, small, inputs, trace, masks)
     errors = {"the example's shape": error}
+    errors |= _combined_errors(original, small, base, trace, masks)
     for name, other in other_inputs(base):
+        if name in errors:
+            continue
         try:
             error = _error_at(original, small, other, trace, masks, by_image=True)
         except Exception as raised:
@@ -82,6 +87,21 @@ def _errors(
             errors[name] = error
     check_training_step(original, small, base)
     return errors
+
+
+def _combined_errors(
+    original: nn.Module, small: nn.Module, inputs: Example, trace: Trace, masks: Masks
+) -> dict[str, float]:
+    """Return the error on a combined input under the names that it covers; nothing where these are to be told apart."""
+    combined = combined_input(inputs)
+    if combined is None:
+        return {}
+    names, larger = combined
+    try:
+        error = _error_at(original, small, larger, trace, masks, by_image=True)
+    except Exception:  # raised again, and named, on one of the inputs that are covered
+        return {}
+    return dict.fromkeys(names, error) if error is not None and error < _EQUAL else {}
 
 
 def _error_at(

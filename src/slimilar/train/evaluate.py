@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from slimilar.data.source import Data, ImageSource, as_image_source
-from slimilar.errors import DataError
+from slimilar.errors import DataError, InvalidInput
 from slimilar.train.batches import EvaluationPass, batches
 from slimilar.train.distributed import DistributedContext
 from slimilar.train.settings import Precision, TrainingSettings
@@ -59,9 +59,19 @@ def _score(
         if len(labels):
             with torch.autocast(device.type, amp, enabled=amp is not None):
                 scores = model(images.to(device, dtype))
-            sums += _sums(scores.float(), labels.to(device))
+            sums += _sums(_checked(scores), labels.to(device))
     top1, top5, loss = (value / len(data) for value in context.sum(*sums))
     return Score(top1, top5, loss, len(data))
+
+
+def _checked(scores: object) -> Tensor:
+    """Return scores in single precision; refuse what is no classification."""
+    if isinstance(scores, Tensor) and scores.ndim == 2:
+        return scores.float()
+    got = f"shape {tuple(scores.shape)}" if isinstance(scores, Tensor) else f"a {type(scores).__name__}"
+    raise InvalidInput(
+        f"a classifier must return scores (images, classes) to be evaluated, got {got}; wrap it so that it does"
+    )
 
 
 def _sums(scores: Tensor, labels: Tensor) -> Tensor:

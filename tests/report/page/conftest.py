@@ -42,7 +42,8 @@ def report_file(network, plan, tmp_path_factory) -> Any:
     return write_report(
         tmp_path_factory.mktemp("report") / "report.html", plan, model=network, title="A mixed network",
         source="mixed.py:Mixed --input 3x16x16", cut=plan.at(0.05), points=[Point("before", plan.before.flops, 0.93)],
-        latency=Latency(3.2, 2.1, "two cores"), rows=[{"method": "ours", "top-1": 0.93}],
+        latency=Latency(3.2, 2.1, "two cores", [(plan.before.flops, 3.2), (plan.before.flops // 4, 1.2)]),
+        rows=[{"method": "ours", "top-1": 0.93}],
     )  # fmt: skip
 
 

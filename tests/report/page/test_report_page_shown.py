@@ -84,6 +84,22 @@ def test_it_opens_at_the_cut(opened, plan):
     assert "0.93" in opened.text("#measured")
 
 
+def test_the_time_of_other_cuts_is_interpolated(opened, plan):
+    """Half-way between the FLOPs of two cuts whose times are known; what was measured stays as it is."""
+    before = plan.before.flops
+    find = "limit => { const {threshold} = slimilar.network.meet('flops', limit, slimilar.state); return threshold; }"
+    threshold = opened.page.evaluate(find, before // 2)
+    opened.page.fill("#threshold", repr(threshold))
+    opened.page.press("#threshold", "Enter")
+    flops = plan.at(threshold).flops
+    assert before // 4 < flops <= before // 2
+    expected = 1.2 + 2.0 * (flops - before // 4) / (before - before // 4)
+    shown = re.search(r"≈ ([0-9.]+) ms", opened.text("#tiles"))
+    assert shown is not None
+    assert float(shown[1]) == pytest.approx(expected, rel=0.01)
+    assert "interpolated by FLOPs, two cores" in opened.text("#tiles")
+
+
 def test_accuracies_at_nearly_the_same_cost_are_one_mark(browser, network, plan, tmp_path):
     flops = plan.before.flops
     points = [Point(str(i), flops // 2 + i, 0.9 - 0.1 * i) for i in range(4)] + [Point("all", flops, 0.95)]

@@ -9,10 +9,11 @@ import typer
 
 from slimilar.cli import options
 from slimilar.cli.destination import file_for
-from slimilar.cli.model_source import OpenedModel, open_model
+from slimilar.cli.model_options import ModelOptions, Placement
+from slimilar.cli.model_source import OpenedModel
 from slimilar.cli.output import Output, escape, less, plot
-from slimilar.cli.plans import PlanOptions, command_of, planned, show_frozen, write_page
-from slimilar.cli.preprocessing_options import PreprocessingOptions
+from slimilar.cli.plan_options import PlanOptions
+from slimilar.cli.plans import command_of, planned, show_frozen, write_page
 
 if TYPE_CHECKING:
     from slimilar.planning.cut import Cut
@@ -23,55 +24,32 @@ SHARES = (0.9, 0.8, 0.7, 0.6, 0.5, 0.4, 0.3, 0.2, 0.1)
 
 def analyze(
     model: options.Model,
-    weights: options.Weights = None,
-    input: options.Input = None,
-    base: options.Base = None,
-    criterion: options.Criterion = "similarity",
-    trained: options.Trained = False,
-    calibrate: options.Calibrate = None,
-    images: options.Images = None,
-    normalise: options.Normalise = "auto",
-    mean: options.Mean = None,
-    std: options.Std = None,
-    resize: options.Resize = None,
-    crop: options.Crop = None,
-    residual: options.Residual = "inner",
-    linkage: options.Linkage = "average",
-    exclude: options.Exclude = None,
-    min_channels: options.MinChannels = 1,
-    seed: options.Seed = 0,
+    *,
+    source: ModelOptions,
+    place: Placement,
+    plan: PlanOptions,
     report: Annotated[
         Path | None, typer.Option("--report", help="Also write the interactive page.", metavar="FILE")
     ] = None,
-    device: options.Device = "auto",
-    dtype: options.Dtype = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
+    out: Output,
 ) -> None:
     """Show which channels can be pruned, which cannot and why, and the cost of every cut.
 
     Example: [bold]slimilar analyze slimilar:demo[/]
     """
-    out = Output(json, quiet)
     if report is not None:
         file_for(report, "--report")
-    opened = open_model(model, weights, input, base).placed(device, dtype)
-    chosen = PlanOptions(
-        residual, linkage, tuple(exclude or ()), min_channels, criterion, calibrate, images,
-        PreprocessingOptions(normalise, mean, std, resize, crop),
-        seed=seed, trained=trained,
-    )  # fmt: skip
-    found = planned(out, opened, chosen)
-    plan = found.plan
-    cuts = reachable(plan)
-    out.say(f"[bold]{escape(opened.title)}[/]  {plan.before}")
-    _show_layers(out, plan, cuts)
-    show_frozen(out, plan)
-    _show_curve(out, plan, cuts)
+    opened = place.of(source.open(model))
+    found = planned(out, opened, plan)
+    cuts = reachable(found.plan)
+    out.say(f"[bold]{escape(opened.title)}[/]  {found.plan.before}")
+    _show_layers(out, found.plan, cuts)
+    show_frozen(out, found.plan)
+    _show_curve(out, found.plan, cuts)
     if report is not None:
         write_page(out, report, opened, found)
-    out.say(f"Next: [bold]slimilar prune {escape(command_of(opened, found.options))} --flops 0.5[/]")
-    out.answer(described(opened, plan))
+    out.say(f"Next: [bold]slimilar prune {escape(command_of(opened, found))} --flops 0.5[/]")
+    out.answer(described(opened, found.plan))
 
 
 def reachable(plan: Plan) -> list[Cut]:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slimilar.cli import options
-from slimilar.cli.model_source import OpenedModel, open_models
+from slimilar.cli.model_options import ModelOptions, Placement
+from slimilar.cli.model_source import OpenedModel
 from slimilar.cli.output import Output, escape
 
 if TYPE_CHECKING:
@@ -23,13 +24,14 @@ def bench(
             help="Models to compare; times are shown as shares of the first one's.", metavar="MODEL..."
         ),
     ],
+    *,
     engine: Annotated[
-        list[str] | None,
+        tuple[str, ...],
         typer.Option(
             help="pytorch, compile, onnxruntime, openvino, tensorrt, or 'all' that are installed. Repeatable.",
             metavar="NAME",
         ),
-    ] = None,
+    ] = (),
     batch: Annotated[int, typer.Option(help="Batch size.", min=1, metavar="N")] = 1,
     seconds: Annotated[
         float, typer.Option(help="How long to measure with each engine.", min=0, metavar="SECONDS")
@@ -41,14 +43,10 @@ def bench(
         ),
     ] = 5,
     threads: options.Threads = None,
-    weights: options.Weights = None,
-    input: options.Input = None,
-    base: options.Base = None,
+    source: ModelOptions,
     seed: options.Seed = 0,
-    device: options.Device = "auto",
-    dtype: options.Dtype = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
+    place: Placement,
+    out: Output,
 ) -> None:
     """Measure latency and throughput, all models in turn, with 95 % confidence intervals.
 
@@ -61,27 +59,24 @@ def bench(
     from slimilar.utils.devices import device_name
     from slimilar.utils.modules import device_of
 
-    out = Output(json, quiet)
     if threads is not None:
         torch.set_num_threads(threads)
-    opened = {
-        name: found.placed(device, dtype) for name, found in open_models(models, weights, input, base).items()
-    }
+    opened = {name: place.of(found) for name, found in source.open_all(models).items()}
     found: dict[str, Timings] = {}
-    for name in _engines(engine or ["pytorch"]):
-        timings = _measured(out, name, opened, batch, seconds, seed, must="all" not in (engine or []))
+    for name in _engines(engine or ("pytorch",)):
+        timings = _measured(out, name, opened, batch, seconds, seed, must="all" not in engine)
         if timings is not None:
             found[name] = timings
     rows = [row for name, timings in found.items() for row in _rows(name, timings, models, batch)]
-    place = device_of(opened[models[0]].model)
-    hardware = device_name(place)
-    threads_used = f"{torch.get_num_threads()} threads, " if place.type == "cpu" else ""
+    device = device_of(opened[models[0]].model)
+    hardware = device_name(device)
+    threads_used = f"{torch.get_num_threads()} threads, " if device.type == "cpu" else ""
     where = f"{hardware}, batch {batch}, {threads_used}medians and 95 % intervals of runs in turn"
     out.table(["<engine", "<model", "ms", "<95 %", "images/s", "time", "<95 %"], rows, where)
     savings = _savings(opened, models, found, batch)
     _show_savings(out, savings)
     profiles = {name: _profiles(out, name, opened, batch, layers) for name in found} if layers else {}
-    about = {"batch": batch, "device": str(place), "hardware": hardware, "threads": torch.get_num_threads()}
+    about = {"batch": batch, "device": str(device), "hardware": hardware, "threads": torch.get_num_threads()}
     engines = {name: _described(timings, models) for name, timings in found.items()}
     answer = {
         **about,
@@ -178,7 +173,7 @@ def _profiles(
     return found
 
 
-def _engines(wanted: list[str]) -> list[str]:
+def _engines(wanted: tuple[str, ...]) -> list[str]:
     from slimilar.deploy.runtimes import available, check_engine
 
     return available() if "all" in wanted else [check_engine(name) for name in dict.fromkeys(wanted)]

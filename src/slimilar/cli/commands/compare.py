@@ -5,120 +5,37 @@ from __future__ import annotations
 import dataclasses
 import shlex
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING
 
 import typer
 
 from slimilar.cli import options
+from slimilar.cli.comparison_options import SubjectOptions, TermsOptions, WorkerOptions
 from slimilar.cli.comparison_source import ComparisonSource
 from slimilar.cli.destination import folder_for
-from slimilar.cli.options import Data, Rate
+from slimilar.cli.model_options import ModelOptions, Placement
 from slimilar.cli.output import Output, ProgressDisplay, escape, percent
-from slimilar.cli.preprocessing_options import PreprocessingOptions
-from slimilar.errors import InvalidInput, SlimilarError
+from slimilar.errors import SlimilarError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from slimilar.comparison import Comparison, ComparisonRow, Event
-    from slimilar.train import Recipe
 
 TABLE, DATA, CHART = "comparison.md", "comparison.csv", "comparison"
-
-Criteria = Annotated[
-    str, typer.Option(help="Names separated by commas, or 'all'. See slimilar criteria.", metavar="A,B,C")
-]
-Flops = Annotated[
-    str, typer.Option(help="Budgets separated by commas: shares or numbers.", metavar="BUDGETS")
-]
-Epochs = Annotated[int, typer.Option(help="Epochs of fine-tuning; 0 for none.", min=0, metavar="N")]
-Reconstruction = Annotated[
-    str,
-    typer.Option(
-        help="own (what the criterion's paper does), none, merge, mean, linear, auto; separated by commas.",
-        metavar="METHODS",
-    ),
-]
-SparseEpochs = Annotated[
-    int,
-    typer.Option(help="Epochs of training before pruning, for criteria that need it.", min=0, metavar="N"),
-]
-PlainEpochs = Annotated[
-    bool,
-    typer.Option(
-        "--plain-epochs", help="Give the other criteria as many epochs before pruning, without a penalty."
-    ),
-]
-RecipeName = Annotated[
-    str, typer.Option(help="quick, paper-vgg, ...; a wrong name lists them.", metavar="NAME")
-]
-Images = Annotated[
-    int | None,
-    typer.Option(
-        help="Training images drawn for calibration. Default: 512, or all if there are fewer.",
-        metavar="N",
-    ),
-]
-TrainImages = Annotated[
-    int | None, typer.Option(help="Train on N images, evenly spaced.", min=2, metavar="N")
-]
-TestImages = Annotated[int | None, typer.Option(help="Test on N images, evenly spaced.", min=2, metavar="N")]
-HeldOut = Annotated[
-    int | None,
-    typer.Option(
-        help="Validation: test on N training images that are kept out of training.", min=2, metavar="N"
-    ),
-]
-Seed = Annotated[str, typer.Option(help="Seeds separated by commas.", metavar="SEEDS")]
-Jobs = Annotated[int, typer.Option(help="Number of processes.", min=1, metavar="N")]
-Threads = Annotated[
-    int | None,
-    typer.Option(help="Threads of each process. Default: an equal share of the cores.", min=1, metavar="N"),
-]
-Engine = Annotated[
-    str,
-    typer.Option(
-        help="local, or ray: the cluster of RAY_ADDRESS, which must share the folder.", metavar="NAME"
-    ),
-]
-Keep = Annotated[bool, typer.Option("--keep", help="Keep the pruned networks.")]
 
 
 def compare(
     context: typer.Context,
     model: options.Model,
-    data: Data = "demo",
-    criteria: Criteria = "all",
-    flops: Flops = "0.5",
-    epochs: Epochs = 1,
-    reconstruction: Reconstruction = "own",
-    sparse_epochs: SparseEpochs = 1,
-    plain_epochs: PlainEpochs = False,
-    recipe: RecipeName = "quick",
-    lr: Rate = None,
-    images: Images = None,
-    train_images: TrainImages = None,
-    test_images: TestImages = None,
-    held_out: HeldOut = None,
-    residual: options.Residual = "inner",
-    normalise: options.Normalise = "auto",
-    mean: options.Mean = None,
-    std: options.Std = None,
-    resize: options.Resize = None,
-    crop: options.Crop = None,
-    weights: options.Weights = None,
-    input: options.Input = None,
-    base: options.Base = None,
-    seed: Seed = "0",
-    jobs: Jobs = 1,
-    threads: Threads = None,
-    engine: Engine = "local",
-    keep: Keep = False,
+    *,
+    subject: SubjectOptions,
+    chosen: TermsOptions,
+    source: ModelOptions,
+    place: Placement,
+    workers: WorkerOptions,
     out: options.Out = Path("comparison"),
-    device: options.Device = "auto",
-    dtype: options.Dtype = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
+    output: Output,
 ) -> None:
     """Prune with several criteria to the same budgets, fine-tune alike, and plot accuracy over FLOPs.
 
@@ -126,68 +43,23 @@ def compare(
 
     Example: [bold]slimilar compare slimilar:demo --criteria similarity,magnitude-l1 --flops 0.7,0.5 -o side-by-side[/]
     """
-    from slimilar.comparison import Terms, chart
+    from slimilar.comparison import chart
     from slimilar.comparison import compare as run
     from slimilar.comparison.tasks import entries
-    from slimilar.criteria import available
 
-    output, folder = Output(json, quiet), folder_for(out)
-    opener = ComparisonSource(
-        model,
-        weights,
-        tuple(input or ()),
-        base,
-        data,
-        PreprocessingOptions(normalise, mean, std, resize, crop),
-        train_images,
-        test_images,
-        held_out,
-        device,
-        dtype,
-    )
-    shared: dict[str, Any] = {
-        "flops": _words(flops, "flops"), "substitutes": _words(reconstruction, "reconstruction"),
-        "seeds": _numbers(seed), "epochs": epochs, "recipe": _recipe(recipe, lr), "sparse_epochs": sparse_epochs,
-        "plain_epochs": plain_epochs, "residual": residual, "keep": keep,
-    }  # fmt: skip
-    names = available() if criteria == "all" else _words(criteria, "criteria")
-    terms = Terms(names, images=512 if images is None else images, **shared)
+    folder, opener = folder_for(out), ComparisonSource(model, source, place, subject)
+    terms = chosen.terms()
     if not chart.can_draw():
         output.note("no curves will be drawn: pip install 'slimilar\\[plot]'")
     with output.working("Reading the model and the images"):
-        subject = opener()
-    if images is None:
-        terms = dataclasses.replace(terms, images=min(512, len(subject.train)))
+        terms = chosen.fitting(terms, len(opener().train))
     with output.working("Comparing") as tell:
         found = run(
-            opener, terms, folder, jobs=jobs, threads=threads, engine=engine, command=_command(context),
+            opener, terms, folder, **dataclasses.asdict(workers), command=_command(context),
             progress=_shown(output, tell),
         )  # fmt: skip
     _finish(output, found, folder)
     _check_some(found, {entry.key for entry in entries(terms)})
-
-
-# --- what is asked ----------------------------------------------------------------------------------------------
-
-
-def _recipe(name: str, lr: float | None) -> Recipe:
-    from slimilar.train import recipe
-
-    return recipe(name) if lr is None else dataclasses.replace(recipe(name), lr=lr)
-
-
-def _words(text: str, name: str) -> tuple[str, ...]:
-    found = tuple(word.strip() for word in text.split(",") if word.strip())
-    if not found:
-        raise InvalidInput(f"--{name} must name at least one, got {text!r}")
-    return found
-
-
-def _numbers(text: str) -> tuple[int, ...]:
-    try:
-        return tuple(int(word) for word in _words(text, "seed"))
-    except ValueError as error:
-        raise InvalidInput(f"--seed must be whole numbers separated by commas, got {text!r}") from error
 
 
 def _command(context: typer.Context) -> str:

@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 
-from slimilar.cli import options
 from slimilar.cli.output import Output, escape
 
 
-def criteria(json: options.Json = False, quiet: options.Quiet = False) -> None:
+def criteria(out: Output) -> None:
     """List the criteria for choosing channels, and what each of them needs.
 
     Example: [bold]slimilar criteria[/]
     """
     from slimilar.criteria import available, facts
 
-    out = Output(json, quiet)
     known = {name: facts(name) for name in available()}
     sign = {True: "yes", False: "no"}
     rows = [

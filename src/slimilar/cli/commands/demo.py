@@ -12,9 +12,11 @@ from slimilar.cli import options
 from slimilar.cli.commands.prune import pruned
 from slimilar.cli.confidence import wilson
 from slimilar.cli.destination import folder_for
+from slimilar.cli.model_options import Device
 from slimilar.cli.model_source import OpenedModel, open_model
 from slimilar.cli.output import Output, ProgressDisplay, bar, escape, less, percent
-from slimilar.cli.plans import Planned, PlanOptions, make_plan
+from slimilar.cli.plan_options import PlanOptions
+from slimilar.cli.plans import Planned, make_plan
 from slimilar.cli.pruning_result import FILES
 
 if TYPE_CHECKING:
@@ -23,10 +25,11 @@ if TYPE_CHECKING:
     from slimilar.data import Images
     from slimilar.deploy.latency import Timings
     from slimilar.planning.plan import Plan
+    from slimilar.report import Latency
     from slimilar.result import Result
 
 SOURCE = "slimilar:demo"
-SHARES = (0.7, 0.5, 0.3)
+SHARES = (0.5, 0.3)
 HALF = 0.5  # the one of them that is saved
 CHOSEN_BY = "span"  # the criterion that looks at images
 BATCH = 32  # images at once when time is measured
@@ -51,12 +54,12 @@ class DemoRow:
 
 
 def demo(
+    *,
     out: options.Out = Path("slimilar-demo"),
     seconds: Annotated[float, typer.Option(help="How long to measure time.", min=0, metavar="SECONDS")] = 4.0,
     seed: options.Seed = 0,
-    device: options.Device = "auto",
-    json: options.Json = False,
-    quiet: options.Quiet = False,
+    device: Device = "auto",
+    output: Output,
 ) -> None:
     """Prune a trained CIFAR-10 network in four ways and measure its accuracy and speed. Offline, about a minute.
 
@@ -64,7 +67,7 @@ def demo(
     """
     from slimilar.data import demo_images
 
-    output, folder = Output(json, quiet), folder_for(out)
+    folder = folder_for(out)
     opened = open_model(SOURCE).placed(device)
     test, shown = demo_images("test"), demo_images("train").tensor()
     plan = make_plan(output, opened, PlanOptions())
@@ -143,9 +146,13 @@ class _Demo:
 
         done = SHARES.index(share) * len(HOW) + list(HOW).index(how)
         tell.stage(f"pruning to {share:.0%} of the FLOPs: {HOW[how]}", done, len(SHARES) * len(HOW))
-        chosen = PlanOptions(reconstruction="none" if how == REMOVED else "linear", seed=self.seed)
         images = self.shown if how in (REFITTED, FITTED) else None
-        found = Planned(fitted if how == FITTED else self.plan, chosen, images)
+        found = Planned(
+            fitted if how == FITTED else self.plan,
+            PlanOptions(seed=self.seed),
+            images,
+            reconstruction="none" if how == REMOVED else "linear",
+        )
         return pruned(Output(quiet=True), self.opened, found, PruningTarget("flops", share))
 
 
@@ -204,14 +211,31 @@ def _write(
 ) -> dict[str, Path]:  # fmt: skip
     from slimilar.deploy.store import save
     from slimilar.report import Point, write_report
+    from slimilar.utils.devices import device_name
+    from slimilar.utils.modules import device_of
 
     points = [Point("original", plan.before.flops, accuracy)]
     points += [Point(HOW[row.how], row.flops, row.accuracy) for row in rows]
+    times = {1.0: plan.before.flops} | {row.share: row.flops for row in rows if row.how == FITTED}
+    curve = [(flops, timings.milliseconds(str(share)).value) for share, flops in times.items()]
+    device = f"batches of {BATCH} on {device_name(device_of(opened.model))}"
+    cut = plan.at(flops=HALF)
     report = write_report(
         folder / FILES["report"], plan, model=opened.model, title="Slimilar demo: VGG-16 on CIFAR-10", source=SOURCE,
-        cut=plan.at(flops=HALF), points=points, rows=_table(plan, accuracy, rows, timings),
+        cut=cut, points=points, rows=_table(plan, accuracy, rows, timings), latency=_between(curve, cut.flops, device),
     )  # fmt: skip
     return {"report": report, "model": save(models[HALF], folder / FILES["model"], source=SOURCE)}
+
+
+def _between(curve: list[tuple[int, float]], flops: int, device: str) -> Latency:
+    """Return the time of a cut that was not measured itself, between networks that were."""
+    import numpy as np
+
+    from slimilar.report import Latency
+
+    known = sorted(curve)
+    after = float(np.interp(flops, [f for f, _ in known], [ms for _, ms in known]))
+    return Latency(curve[0][1], after, f"between measured networks, {device}", curve)
 
 
 def _table(plan: Plan, accuracy: float, rows: list[DemoRow], timings: Timings) -> list[dict[str, str]]:

@@ -9,9 +9,8 @@ import typer
 
 from slimilar.cli import options
 from slimilar.cli.confidence import wilson
-from slimilar.cli.images import ImageReader
-from slimilar.cli.model_source import open_models
-from slimilar.cli.options import Data, Limit
+from slimilar.cli.images import ImageReader, laid_out
+from slimilar.cli.model_options import ModelOptions, Placement
 from slimilar.cli.output import Output, escape, percent
 from slimilar.cli.preprocessing_options import PreprocessingOptions
 from slimilar.cli.training_run import precision_of
@@ -22,21 +21,14 @@ if TYPE_CHECKING:
 
 def evaluate(
     models: Annotated[list[str], typer.Argument(help="Models to evaluate.", metavar="MODEL...")],
-    data: Data = "demo",
-    limit: Limit = None,
-    normalise: options.Normalise = "auto",
-    mean: options.Mean = None,
-    std: options.Std = None,
-    resize: options.Resize = None,
-    crop: options.Crop = None,
-    weights: options.Weights = None,
-    input: options.Input = None,
-    base: options.Base = None,
-    device: options.Device = "auto",
-    dtype: options.Dtype = None,
+    *,
+    data: options.Data = "demo",
+    limit: options.Limit = None,
+    prepared: PreprocessingOptions,
+    source: ModelOptions,
+    place: Placement,
     amp: options.Amp = "off",
-    json: options.Json = False,
-    quiet: options.Quiet = False,
+    out: Output,
 ) -> None:
     """Measure accuracy on test images, with 95 % confidence intervals.
 
@@ -44,14 +36,12 @@ def evaluate(
     """
     from slimilar.train import evaluate as score
 
-    out = Output(json, quiet)
     found: dict[str, Score] = {}
-    prepared = PreprocessingOptions(normalise, mean, std, resize, crop)
-    for name, found_model in open_models(models, weights, input, base).items():
-        opened = found_model.placed(device, dtype)
+    for name, found_model in source.open_all(models).items():
+        opened = place.of(found_model)
         images = ImageReader(out, opened, prepared).labelled(data, "test", limit)
         with out.working(f"Evaluating {name}"):
-            found[name] = score(opened.model, images, precision=precision_of(amp))
+            found[name] = score(opened.model, laid_out(images, opened), precision=precision_of(amp))
     rows = [
         [escape(name), percent(s.accuracy), "{:.1f}..{:.1f}".format(*(100 * x for x in wilson(s.accuracy, s.images))),
          percent(s.top5), f"{s.loss:.3f}", str(s.images)]

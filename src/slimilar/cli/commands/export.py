@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from slimilar.cli import options
-from slimilar.cli.commands.prune import Data, Limit
 from slimilar.cli.destination import file_for
 from slimilar.cli.images import ImageReader
-from slimilar.cli.model_source import OpenedModel, open_model
+from slimilar.cli.model_options import Dtype, ModelOptions
+from slimilar.cli.model_source import OpenedModel
 from slimilar.cli.output import Output, escape, less, percent
 from slimilar.cli.preprocessing_options import PreprocessingOptions
 from slimilar.errors import InvalidInput, Option
@@ -20,11 +22,48 @@ from slimilar.errors import InvalidInput, Option
 if TYPE_CHECKING:
     from slimilar.deploy.quantization import Quantised
 
-_INT8 = "int8"
+_option = partial(typer.Option, rich_help_panel="int8")
+
+
+@dataclass(frozen=True)
+class Int8Options:
+    """Quantisation of the exported file, and the images for it."""
+
+    int8: Annotated[
+        bool, _option("--int8", help="Quantise the ONNX file, per channel; needs --calibrate.")
+    ] = False
+    calibrate: Annotated[
+        str | None,
+        _option(
+            help="Images for the ranges of activations: a folder, a .npz file, demo, cifar10.",
+            metavar="IMAGES",
+        ),
+    ] = None
+    images: Annotated[int, _option(help="How many of them.", min=1, metavar="N")] = 256
+    data: Annotated[
+        str | None, _option(help="Measure accuracy before and after on these test images.", metavar="DATA")
+    ] = None
+    limit: Annotated[
+        int | None, _option(help="Use only the first N images of --data.", min=1, metavar="N")
+    ] = None
+    preprocessing: PreprocessingOptions = PreprocessingOptions()
+
+    def check(self, out: Path, dtype: str | None) -> None:
+        """Raise for options that do not go together, before any work."""
+        if self.int8 and (self.calibrate is None or dtype is not None or out.suffix in (".pt2", ".ts")):
+            raise InvalidInput(
+                Option("int8"),
+                " must have --calibrate IMAGES, an .onnx file and no --dtype, got another combination",
+            )
+        if not self.int8 and (self.calibrate is not None or self.data is not None):
+            raise InvalidInput(
+                "--calibrate and --data are for --int8, got no --int8: pass it, or leave them out"
+            )
 
 
 def export(
     model: options.Model,
+    *,
     out: Annotated[
         Path,
         typer.Option(
@@ -37,36 +76,10 @@ def export(
     fixed_batch: Annotated[
         int | None, typer.Option(help="Fix the batch size. Default: dynamic.", min=1, metavar="N")
     ] = None,
-    int8: Annotated[
-        bool,
-        typer.Option(
-            "--int8", help="Quantise the ONNX file, per channel; needs --calibrate.", rich_help_panel=_INT8
-        ),
-    ] = False,
-    calibrate: Annotated[
-        str | None,
-        typer.Option(
-            help="Images for the ranges of activations: a folder, a .npz file, demo, cifar10.",
-            metavar="IMAGES",
-            rich_help_panel=_INT8,
-        ),
-    ] = None,
-    images: Annotated[
-        int, typer.Option(help="How many of them.", min=1, metavar="N", rich_help_panel=_INT8)
-    ] = 256,
-    data: Data = None,
-    limit: Limit = None,
-    normalise: options.Normalise = "auto",
-    mean: options.Mean = None,
-    std: options.Std = None,
-    resize: options.Resize = None,
-    crop: options.Crop = None,
-    weights: options.Weights = None,
-    input: options.Input = None,
-    base: options.Base = None,
-    dtype: options.Dtype = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
+    quantisation: Int8Options,
+    source: ModelOptions,
+    dtype: Dtype = None,
+    output: Output,
 ) -> None:
     """Export a model to ONNX, torch.export or TorchScript, and compare its outputs with the model's.
 
@@ -74,28 +87,14 @@ def export(
 
     Example: [bold]slimilar export small/model.safetensors -o small.onnx[/]
     """
-    output = Output(json, quiet)
-    _check(out, int8, calibrate, data, dtype)
-    out = file_for(out)
-    opened = open_model(model, weights, input, base).placed("cpu", dtype)
-    if out.suffix in (".pt2", ".ts"):
-        return _torch_file(output, opened, out, fixed_batch)
-    if not int8:
-        return _onnx_file(output, opened, out, fixed_batch)
-    reader = ImageReader(output, opened, PreprocessingOptions(normalise, mean, std, resize, crop))
-    assert calibrate is not None
-    return _int8_file(output, opened, out, fixed_batch, reader, (calibrate, images), (data, limit))
-
-
-def _check(out: Path, int8: bool, calibrate: str | None, data: str | None, dtype: str | None) -> None:
-    """Raise for options that do not go together, before any work."""
-    if int8 and (calibrate is None or dtype is not None or out.suffix in (".pt2", ".ts")):
-        raise InvalidInput(
-            Option("int8"),
-            " must have --calibrate IMAGES, an .onnx file and no --dtype, got another combination",
-        )
-    if not int8 and (calibrate is not None or data is not None):
-        raise InvalidInput("--calibrate and --data are for --int8, got no --int8: pass it, or leave them out")
+    quantisation.check(out, dtype)
+    file = file_for(out)
+    opened = source.open(model).placed("cpu", dtype)
+    if file.suffix in (".pt2", ".ts"):
+        return _torch_file(output, opened, file, fixed_batch)
+    if not quantisation.int8:
+        return _onnx_file(output, opened, file, fixed_batch)
+    return _int8_file(output, opened, file, fixed_batch, quantisation)
 
 
 def _torch_file(output: Output, opened: OpenedModel, out: Path, batch: int | None) -> None:
@@ -142,20 +141,18 @@ def _onnx_file(output: Output, opened: OpenedModel, out: Path, fixed_batch: int 
 
 
 def _int8_file(
-    output: Output,
-    opened: OpenedModel,
-    out: Path,
-    batch: int | None,
-    reader: ImageReader,
-    shown: tuple[str, int],
-    tested: tuple[str | None, int | None],
+    output: Output, opened: OpenedModel, out: Path, batch: int | None, quantisation: Int8Options
 ) -> None:
     from slimilar.deploy.onnx import export_onnx
     from slimilar.deploy.quantization import OnnxSession, quantise
     from slimilar.train import evaluate
 
-    images: Any = reader.calibration(*shown).as_argument(False)
-    test = None if tested[0] is None else reader.labelled(tested[0], "test", tested[1])
+    assert quantisation.calibrate is not None
+    reader = ImageReader(output, opened, quantisation.preprocessing)
+    images: Any = reader.calibration(quantisation.calibrate, quantisation.images).as_argument(False)
+    test = (
+        None if quantisation.data is None else reader.labelled(quantisation.data, "test", quantisation.limit)
+    )
     with tempfile.TemporaryDirectory() as folder:
         plain = Path(folder) / "float.onnx"
         with output.working("Exporting"):

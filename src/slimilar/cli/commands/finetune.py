@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from slimilar.cli import options
-from slimilar.cli.destination import folder_for
-from slimilar.cli.model_source import has_random_weights, is_saved, open_model
-from slimilar.cli.options import Epochs, Limit, Rate, Resume, TrainingData
+from slimilar.cli.model_options import ModelOptions
+from slimilar.cli.model_source import has_random_weights, is_saved
 from slimilar.cli.output import Output
-from slimilar.cli.preprocessing_options import PreprocessingOptions
-from slimilar.cli.training_run import TrainingCommand, changed_recipe
+from slimilar.cli.training_options import TrainingOptions
+from slimilar.cli.training_run import TrainingCommand
 from slimilar.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -22,12 +21,8 @@ if TYPE_CHECKING:
 
 def finetune(
     model: options.Model,
-    data: TrainingData = None,
-    recipe: Annotated[
-        str, typer.Option(help="quick, paper-vgg, ...; a wrong name lists them.", metavar="NAME")
-    ] = "quick",
-    epochs: Epochs = None,
-    lr: Rate = None,
+    *,
+    training: TrainingOptions,
     freeze_statistics: Annotated[
         bool,
         typer.Option(
@@ -45,22 +40,8 @@ def finetune(
     teacher_weights: Annotated[
         str | None, typer.Option(help="File of the teacher's weights, or 'default'.", metavar="FILE")
     ] = None,
-    limit: Limit = None,
-    normalise: options.Normalise = "auto",
-    mean: options.Mean = None,
-    std: options.Std = None,
-    resize: options.Resize = None,
-    crop: options.Crop = None,
-    weights: options.Weights = None,
-    input: options.Input = None,
-    base: options.Base = None,
-    out: options.Out = Path("finetuned"),
-    resume: Resume = False,
-    seed: options.Seed = 0,
-    device: options.Device = "auto",
-    amp: options.Amp = "auto",
-    json: options.Json = False,
-    quiet: options.Quiet = False,
+    source: ModelOptions,
+    out: Output,
 ) -> None:
     """Fine-tune a pruned model, and show its accuracy before and after.
 
@@ -68,26 +49,21 @@ def finetune(
 
     Example: [bold]slimilar finetune small/model.safetensors --data cifar10.npz --epochs 3[/]
     """
-    opened = open_model(model, weights, input, base).placed(device)
-    shapes = input or ["x".join(map(str, shape)) for shape in opened.shapes]
-    distilled = _teacher(teacher, teacher_weights, shapes, base, device)
-    run = TrainingCommand(
-        Output(json, quiet), opened, data, limit, PreprocessingOptions(normalise, mean, std, resize, crop)
-    )
-    chosen = changed_recipe(recipe, epochs, lr, freeze_statistics or None)
-    run(chosen, folder_for(out), resume, seed, tune=True, teacher=distilled, amp=amp)
+    opened = source.open(model).placed(training.device)
+    shapes = source.input or tuple("x".join(map(str, shape)) for shape in opened.shapes)
+    original = _teacher(teacher, replace(source, weights=teacher_weights, input=shapes), training.device)
+    TrainingCommand(out, opened, training)(tune=True, teacher=original, freeze_statistics=freeze_statistics)
 
 
-def _teacher(
-    name: str | None, weights: str | None, shapes: list[str] | None, base: str | None, device: str
-) -> nn.Module | None:
+def _teacher(name: str | None, source: ModelOptions, device: str) -> nn.Module | None:
     """Return the model to distil from; one without trained weights is refused."""
     if name is None:
-        if weights is not None:
+        if source.weights is not None:
             raise InvalidInput("--teacher-weights goes with --teacher MODEL, got it alone; leave it out")
         return None
-    if weights is None and has_random_weights(name):
+    if source.weights is None and has_random_weights(name):
         raise InvalidInput(
             f"--teacher must be a trained model, but {name} is built with random weights; pass --teacher-weights FILE"
         )
-    return open_model(name, weights, shapes, base if is_saved(name) else None).placed(device).model
+    base = source.base if is_saved(name) else None
+    return replace(source, base=base).open(name).placed(device).model

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from slimilar.cli import options
 from slimilar.cli.output import Output, escape, less
 
 if TYPE_CHECKING:
@@ -18,8 +17,7 @@ def inspect(
     file: Annotated[
         Path, typer.Argument(help="A file that `slimilar prune` or `slimilar.save` wrote, or an ONNX file.")
     ],
-    json: options.Json = False,
-    quiet: options.Quiet = False,
+    out: Output,
 ) -> None:
     """Show what a saved file holds, and check that it is whole and unaltered.
 
@@ -28,7 +26,6 @@ def inspect(
     from slimilar.deploy.file_format import inspect as look
     from slimilar.deploy.file_format import read
 
-    out = Output(json, quiet)
     if file.suffix == ".onnx":
         described = _described_onnx(file)
         out.table(["<", "<"], [[escape(name), escape(text)] for name, text in _facts(described)])

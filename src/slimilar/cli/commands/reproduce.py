@@ -22,10 +22,12 @@ def reproduce(
             metavar="NAME",
         ),
     ],
+    *,
     scale: Annotated[
         str,
         typer.Option(
-            help="paper: full settings; small: minutes on one core, from published checkpoints; "
+            help="paper: full settings; medium: a third of the fine-tuning, on CIFAR-10, days on one core; "
+            "small: minutes on one core, from published checkpoints; "
             "tiny: seconds, with the shipped network.",
             metavar="NAME",
         ),
@@ -40,15 +42,14 @@ def reproduce(
     ] = None,
     seed: options.Seed = 0,
     threads: options.Threads = None,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
+    output: Output,
 ) -> None:
     """Run or continue an experiment of the paper, and write its table and figures.
 
     Example: [bold]slimilar reproduce bound --scale tiny --out results[/]
     """
     catalogue = _catalogue()
-    output, files = Output(json, quiet), []
+    files = []
     for chosen in catalogue.NAMES if name == "all" else [name]:
         place = catalogue.RESULTS if out is None else out
         for file in catalogue.reproduce(chosen, scale, data, place, seed, threads):

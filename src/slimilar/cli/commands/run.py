@@ -19,13 +19,13 @@ def run(
     recipe: Annotated[
         Path, typer.Argument(help="A recipe.yaml that `slimilar prune` wrote.", metavar="RECIPE")
     ],
+    *,
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", help="Folder for the results. Default: the recipe's.", metavar="DIR"),
     ] = None,
     force: options.Force = False,
-    json: options.Json = False,
-    quiet: options.Quiet = False,
+    output: Output,
 ) -> None:
     """Prune as a recipe says, and compare the model with the one that it was written for.
 
@@ -39,11 +39,12 @@ def run(
     read = read_recipe(recipe, [p.name for p in command.params if p.name])
     if out is not None:
         read = replace(read, options={**read.options, "out": str(out)})
-    extra = [word for word, wanted in (("--force", force), ("--json", json), ("--quiet", quiet)) if wanted]
+    shown = ("--json", output.json), ("--quiet", output.quiet)
+    extra = [word for word, wanted in (("--force", force), *shown) if wanted]
     command.main([*words_of(read), *extra], prog_name="slimilar prune", standalone_mode=False)
     if read.digest is not None:
         folder = Path(str(read.options.get("out", "pruned"))).expanduser()
         same = inspect(folder / FILES["model"]).info.get("digest") == read.digest
         told = "is identical to" if same else "differs from"
         why = "" if same else ": other versions, another machine, or changed files"
-        Output(json, quiet).note(f"the model {told} the one that the recipe was written for{why}")
+        output.note(f"the model {told} the one that the recipe was written for{why}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -33,7 +33,9 @@ def computed_values(model: Any) -> set[str]:
     return found
 
 
-def constants(model: Any, computed: set[str], feeds: list[Mapping[str, Array]]) -> dict[str, OnnxConstant]:
+def constants(
+    model: Any, computed: set[str], feeds: Sequence[Mapping[str, Array]]
+) -> dict[str, OnnxConstant]:
     """Return the constants that computed values need; `feeds` are one image, and two if the batch is open."""
     helper = require("onnx").numpy_helper
     known = {t.name: helper.to_array(t) for t in model.graph.initializer}

@@ -26,6 +26,7 @@ from slimilar.deploy.onnx_files.constants import computed_values, constants
 from slimilar.deploy.onnx_files.module import OnnxInput, OnnxModule, OnnxSource, OnnxStep, run
 from slimilar.deploy.onnx_files.opening import open_file
 from slimilar.deploy.onnx_files.operators import CONVERTERS, Built, OnnxConstant, OnnxNode, Unreadable
+from slimilar.deploy.onnx_files.precision import as_declared, in_single_precision
 from slimilar.deploy.onnx_files.reference import Array, answers, relative_difference, relaxed
 from slimilar.deploy.onnx_files.verify import TOLERANCE, random_images
 from slimilar.errors import InvalidInput, Option, VerificationError
@@ -42,7 +43,8 @@ def load_onnx(path: str | os.PathLike[str], shape: Shape | Sequence[Shape] | Non
     list of shapes for several inputs. `model.example` is an input of that size.
     """
     file = Path(path).expanduser()
-    model = open_file(file)
+    original = open_file(file)
+    model = in_single_precision(original)
     inputs = _inputs(file, model, shape)
     try:
         sample = _Sample.of(model, inputs)
@@ -53,8 +55,18 @@ def load_onnx(path: str | os.PathLike[str], shape: Shape | Sequence[Shape] | Non
     except Unreadable as error:
         raise InvalidInput(f"{file} cannot be read: {error}") from error
     module = _built(file, model, inputs, held, sample)
+    if model is not original:
+        module.source = _in_half(module.source, original, sample)
     _compare(file, model, module, sample)
     return module
+
+
+def _in_half(source: OnnxSource, original: Any, sample: _Sample) -> OnnxSource:
+    """Return what is remembered of a file in half precision: the file itself, and its constants as they are there."""
+    feeds = [as_declared(original, feed) for feed in sample.constant_feeds]
+    held = constants(original, computed_values(original), feeds)
+    known = {name: held[name].value for name in source.computed_constants if name in held}
+    return replace(source, content=original.SerializeToString(), computed_constants=known)
 
 
 # --- the interface ------------------------------------------------------------------------------------------
@@ -83,8 +95,8 @@ def _input(file: Path, value: Any, given: tuple[int, ...] | None) -> OnnxInput:
     if kind.elem_type != _FLOAT:
         name = require("onnx").TensorProto.DataType.Name(kind.elem_type) if kind.elem_type else "no tensor"
         raise InvalidInput(
-            f"{file} must take float32, but its input {value.name!r} is {name}: cut the file behind its Cast "
-            "(onnx.utils.extract_model)"
+            f"{file} must take float32 or float16, but its input {value.name!r} is {name}: cut the file behind its "
+            "Cast (onnx.utils.extract_model)"
         )
     declared = tuple(d.dim_value if d.dim_value > 0 else None for d in kind.shape.dim)
     if len(declared) < 2:

@@ -72,6 +72,13 @@ class _Graph:
         self._names = {n for node in self.graph.node for n in (*node.input, *node.output)} | set(
             self._tensors
         )
+        self._stored_half = {
+            n.output[0]: n.input[0]
+            for n in self.graph.node
+            if n.op_type == "Cast"
+            and n.input[0] in self._tensors
+            and self._held(n.input[0]).dtype == np.float16
+        }
         self._uses = Counter(n for node in self.graph.node for n in node.input)
 
     def set_tensor(self, k: int, slot: TensorPlace, value: Array) -> None:
@@ -121,7 +128,8 @@ class _Graph:
     def add_bias(self, k: int, bias: Array) -> None:
         """Give a layer without a bias one; a product of matrices gets a sum behind it."""
         node = self.graph.node[k]
-        name = self._add(node, "bias", bias)
+        kinds = [self._held(n).dtype for n in node.input if n in self._tensors or n in self._computed]
+        name = self._add(node, "bias", bias.astype(kinds[0] if kinds else bias.dtype))
         if node.op_type != "MatMul":
             del node.input[2:]
             node.input.append(name)
@@ -181,12 +189,24 @@ class _Graph:
         if name in self._tensors and self._uses[name] == 1:
             self._tensors[name].CopyFrom(self._arrays.from_array(value, name))
             self._declare(name, value)
+        elif name in self._stored_half:
+            node.input[place] = self._cast_from_half(k, self._stored_half[name], value)
         else:
             node.input[place] = self._add(node, name or "sizes", value)
+
+    def _cast_from_half(self, k: int, stored: str, value: Array) -> str:
+        """Store a tensor in half precision, as the one it replaces, and return the name of what it is cast to."""
+        half = self._add(self.graph.node[k], stored, value.astype(np.float16))
+        result, kind = self._fresh(f"{half}_single"), self._helper.np_dtype_to_tensor_dtype(value.dtype)
+        self._before.setdefault(k, []).append(
+            self._helper.make_node("Cast", [half], [result], name=result, to=kind)
+        )
+        return result
 
     def _add(self, node: Any, what: str, value: Array) -> str:
         name = self._fresh(f"{what}_pruned" if what in self._names else f"{node.name or node.op_type}_{what}")
         self.graph.initializer.append(self._arrays.from_array(np.ascontiguousarray(value), name))
+        self._tensors[name] = self.graph.initializer[-1]
         self._declare(name, value, new=True)
         return name
 

@@ -10,12 +10,19 @@ from slimilar.graph.rules.cutting import slice_, split, split_with_sizes
 from slimilar.graph.rules.elementwise import elementwise
 from slimilar.graph.rules.held_sizes import held_integers
 from slimilar.graph.rules.joining import cat, constant_pad
-from slimilar.graph.rules.moving import view
+from slimilar.graph.rules.moving import view, viewed
 from slimilar.graph.rules.norms import batch_norm, group_norm, is_frozen_norm, layer_norm, note_frozen_norm
 from slimilar.graph.rules.picking import index
 from slimilar.graph.rules.products import contraction, convolution
 from slimilar.graph.rules.rearranging import rearrange
-from slimilar.graph.rules.run import apply, is_depthwise, is_pointwise, is_uniform, is_widthless
+from slimilar.graph.rules.run import (
+    apply,
+    is_depthwise,
+    is_pointwise,
+    is_uniform,
+    is_widthless,
+    maker_of_zeros,
+)
 from slimilar.graph.rules.spatial import reduction
 from slimilar.graph.rules.table import RULES, Call, Context
 
@@ -36,5 +43,5 @@ SIZED = {
 __all__ = [
     "LEVELLED", "RULES", "SIZED", "Call", "Context", "apply", "batch_norm", "contraction", "convolution", "elementwise",
     "group_norm", "held_integers", "is_depthwise", "is_frozen_norm", "is_pointwise", "is_uniform", "is_widthless",
-    "layer_norm", "note_frozen_norm", "reduction", "view",
+    "layer_norm", "maker_of_zeros", "note_frozen_norm", "reduction", "view", "viewed",
 ]  # fmt: skip

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from slimilar.graph.rules.cutting import slice_, split, split_with_sizes
 from slimilar.graph.rules.products import convolution
+from slimilar.graph.rules.state import holding
 from slimilar.graph.rules.table import RULES, Call, along_axis, shrinking_axis
 
 Held = tuple[str, str, int | None, Any]  # module, attribute, item of a list, the atoms that it counts
@@ -24,7 +25,7 @@ def held_integers(call: Call) -> list[Held]:
     found = []
     for number, vector in _sizes(call):
         path = call.module
-        while not (held := _holding(call.modules[path], number)) and path:
+        while not (held := holding(call.modules[path], number)) and path:
             path = path.rpartition(".")[0]
         found += [(path, attribute, item, vector.numpy()) for attribute, item in held]
     return found
@@ -39,16 +40,6 @@ def _held_list(call: Call) -> list[Held]:
             pieces = vector.split(sizes)
             return [(call.module, name, i, piece.numpy()) for i, piece in enumerate(pieces)]
     return []
-
-
-def _holding(module: nn.Module, number: int) -> list[tuple[str, int | None]]:
-    held: list[tuple[str, int | None]] = []
-    for name, value in vars(module).items():
-        if type(value) is int and value == number:
-            held.append((name, None))
-        elif type(value) in (list, tuple) and all(type(v) is int for v in value):
-            held += [(name, i) for i, v in enumerate(value) if v == number]
-    return held
 
 
 def _sizes(call: Call) -> list[tuple[int, Tensor]]:

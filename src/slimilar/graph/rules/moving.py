@@ -11,6 +11,7 @@ from torch import Tensor
 from slimilar.graph.labels import NONE, Labels, axes_of, compact
 from slimilar.graph.reasons import fixed_size
 from slimilar.graph.rules.table import Call, resolve, rule
+from slimilar.utils.spectral_norms import is_spectral
 
 if TYPE_CHECKING:
     from slimilar.graph.policy import LabelPolicy
@@ -49,6 +50,11 @@ def _apart(policy: LabelPolicy, call: Call, factors: list[Tensor]) -> list[Tenso
     taken = Counter(axis for f in factors for axis in axes_of(f))
     clash = [f for f in factors if any(taken[axis] > 1 for axis in axes_of(f))]
     free = [f for f in clash if not policy.is_frozen(f)]
+    if is_spectral(
+        call.modules[call.module]
+    ):  # a kernel becomes a matrix: its inputs may leave, its taps stay
+        policy.freeze(tuple(free[1:]), fixed_size("an axis of a kernel"))
+        free = free[:1]
     if len(free) > 1:
         policy.freeze(tuple(free), fixed_size(f"operator {call.name} joins two axes of channels"))
     kept = (free or clash)[:1]

@@ -11,7 +11,9 @@ from slimilar.graph.labels import NONE, Labels, align, axes_of, on_axis
 from slimilar.graph.reasons import fixed_size, mixes, unknown
 from slimilar.graph.records import FixedWrite, Integer, Read, Reduction, Write
 from slimilar.graph.rules.elementwise import combine
+from slimilar.graph.rules.state import hold_state
 from slimilar.graph.rules.table import Call, along_axis, along_channels, rule
+from slimilar.utils.spectral_norms import is_spectral
 
 if TYPE_CHECKING:
     from slimilar.graph.policy import LabelPolicy
@@ -26,12 +28,14 @@ def write(policy: LabelPolicy, call: Call, atoms: Tensor, axis: int = 1) -> Tens
 def read(
     policy: LabelPolicy, call: Call, x: Tensor, axis: int, vector: Tensor | None, weight: Tensor | None
 ) -> None:
-    """Note that `vector` is summed over with `weight`; whichever is missing is fixed."""
+    """Note that `vector` is summed over with `weight`; whichever is missing is fixed, unless zeros are read."""
     if vector is not None and weight is not None:
         policy.tie(vector, weight)
         policy.note(Read(call.op, call.index(x), axis % x.ndim, vector.numpy(), weight.numpy()))
     elif vector is not None:
         policy.freeze((vector,), fixed_size(f"operator {call.name} reads channels by a weight of fixed size"))
+    elif weight is not None and call.value(x).zeros_of is not None:
+        hold_state(policy, call, x, axis, weight)
     elif weight is not None:
         policy.freeze((weight,), fixed_size("reads channels that are fixed"))
 
@@ -153,7 +157,7 @@ def _transposed(
 # --- matrix products ------------------------------------------------------------------------------------------
 
 
-@rule("mm", "bmm", "matmul", "linear", "addmm", "baddbmm", "mv", "addmv", "dot")
+@rule("mm", "bmm", "matmul", "linear", "addmm", "baddbmm", "mv", "addmv", "dot", "vdot")
 def contraction(policy: LabelPolicy, call: Call) -> list[Labels]:
     """Multiply matrices: read the inner axis, pass on the outer ones."""
     short = call.name.removeprefix("aten.").rstrip("_")
@@ -161,11 +165,24 @@ def contraction(policy: LabelPolicy, call: Call) -> list[Labels]:
         call.get("bias") if short == "linear" else call["self"] if short.startswith(("add", "badd")) else None
     )
     a, b = [x for x in call.ins if x is not bias][:2]
+    if b.ndim == 1 and bias is None and is_spectral(call.modules[call.module]):
+        return [_spectral(policy, call, a, b)]
     if b.ndim < 2 or a.ndim < 2 or (a.ndim > 2 and b.ndim > 2 and a.ndim != b.ndim):
         for x in call.ins:
             policy.freeze(call.labels(x), unknown(call.name))
         return [NONE]
     return [_product(policy, call, a, b, bias, b.ndim - 1 if short == "linear" else b.ndim - 2)]
+
+
+def _spectral(policy: LabelPolicy, call: Call, a: Tensor, vector: Tensor) -> Labels:
+    """Multiply a weight or a vector with one that a spectral norm holds: both lose the same entries."""
+    mine, rest = along_axis(call.labels(a), a.ndim - 1, a.ndim)
+    theirs, _ = along_axis(call.labels(vector), 0, 1)
+    if mine is not None and theirs is not None:
+        policy.tie(mine, theirs)
+    else:
+        policy.freeze((*call.labels(a), *call.labels(vector)), mixes(call.name))
+    return tuple(f.reshape(-1) for f in rest)
 
 
 def _product(

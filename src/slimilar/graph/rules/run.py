@@ -12,6 +12,7 @@ import torch
 from slimilar.graph.labels import NONE, Labels
 from slimilar.graph.reasons import fixed_size, unknown
 from slimilar.graph.records import Value
+from slimilar.graph.rules.cutting import select, slice_, split, unbind
 from slimilar.graph.rules.elementwise import elementwise
 from slimilar.graph.rules.joining import cat
 from slimilar.graph.rules.moving import move, same, view
@@ -76,4 +77,15 @@ def is_uniform(call: Call) -> bool:
         return True
     if not call.seen or not all(v.uniform or math.prod(v.shape) == 1 for v in call.seen):
         return False
-    return RULES.get(call.name) in (move, view, same) or is_pointwise(call.func)
+    return RULES.get(call.name) in _MOVING or is_pointwise(call.func)
+
+
+_MOVING = (move, view, same, unbind, select, slice_, split)
+_ZEROS = {"aten.zeros", "aten.zeros_like", "aten.new_zeros", "aten.zero_"}
+
+
+def maker_of_zeros(call: Call) -> str | None:
+    """Return the module that made the zeros which an output of one number is; None if it is another number."""
+    if call.name in _UNIFORM:
+        return call.module if call.name in _ZEROS else None
+    return call.seen[0].zeros_of if call.seen and RULES.get(call.name) in _MOVING else None

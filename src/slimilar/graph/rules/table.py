@@ -165,15 +165,7 @@ def along_channels(policy: LabelPolicy, labels: Labels, ndim: int) -> tuple[Tens
     image = next((f for f in rest if 1 in axes_of(f) and 0 not in axes_of(f)), None)
     if vector is not None or image is None:
         return vector, rest
-    return _bound(policy, image, axes_of(image)[1:]).reshape(-1), [f for f in rest if f is not image]
-
-
-def _bound(policy: LabelPolicy, factor: Tensor, axes: Sequence[int]) -> Tensor:
-    """Bind all labels along some axes to the first ones there, and return these."""
-    for axis in axes:
-        policy.bind(factor, factor.narrow(axis, 0, 1))
-        factor = factor.narrow(axis, 0, 1)
-    return factor
+    return policy.merge(image, axes_of(image)[1:]).reshape(-1), [f for f in rest if f is not image]
 
 
 def over_space(
@@ -183,7 +175,7 @@ def over_space(
     mixed, rest = touching(labels, axes, ndim)
     alone = [f for f in mixed if set(axes_of(f)) <= set(axes)]
     bound = [
-        _bound(policy, f, sorted(set(axes_of(f)) & set(axes)))
+        policy.merge(f, sorted(set(axes_of(f)) & set(axes)))
         for f in mixed
         if not set(axes_of(f)) <= set(axes)
     ]
@@ -206,6 +198,8 @@ def resolve(policy: LabelPolicy, call: Call, factor: Tensor) -> Tensor:
     or by rows (a whole group leaves). One forward pass cannot tell which of the two the code allows: the longest
     axis is assumed to shrink first, and the next one where probing the code has shown otherwise. What varies along
     all axes but the batch's is an image, made of the rows of a linear layer: its channels come first.
+
+    What leaves together has one label, that of the first: the heads of attention, say, whose channels are summed over.
     """
     axes = axes_of(factor)
     if len(axes) < 2:
@@ -214,15 +208,14 @@ def resolve(policy: LabelPolicy, call: Call, factor: Tensor) -> Tensor:
     if free is None:
         policy.freeze((factor,), fixed_size(f"operator {call.name} regroups channels by fixed sizes"))
         return factor
-    for axis in axes:
-        if axis != free:
-            policy.bind(factor, factor.narrow(axis, 0, 1))
-    return factor
+    return policy.merge(factor, [axis for axis in axes if axis != free])
 
 
 def shrinking_axis(call: Call, factor: Tensor) -> int | None:
     """Return the axis of a factor that is assumed to shrink; None if none of them can."""
     axes = axes_of(factor)
+    if len(axes) == 1:
+        return axes[0]
     image = len(axes) > 2 and axes == tuple(range(1, factor.ndim))
     ranked = sorted(axes, key=lambda a: (not image or a != 1, -factor.shape[a], -a))
     return ranked[call.level] if call.level < len(ranked) else None

@@ -139,14 +139,31 @@ function tiles() {
   if (data.latency) showLatency(box);
 }
 
-/** A latency holds for the widths it was measured at; elsewhere that of the original is shown. */
+/** Measured at the widths of the opening; elsewhere between other cuts, if times of some are known. */
 function showLatency(box) {
-  const { before, after, device } = data.latency, here = sameWidths(openingState());
+  const { before, after, device, curve } = data.latency;
   if (box.children.length === TILES.length) box.append(tile("latency"));
   const [number, words] = box.lastChild.lastChild.children;
-  setText(number, `${short(here ? after : before)} ms`);
-  const where = device ? `, ${device}` : "";
-  setText(words, here ? `${saved(before, after)} of ${short(before)} ms${where}` : "original; the pruned model was measured at its own cut");
+  const measured = sameWidths(openingState()), between = timeAt(curve, result.flops), where = device ? `, ${device}` : "";
+  if (measured || between !== null) {
+    const time = measured ? after : between;
+    setText(number, `${measured ? "" : "≈ "}${short(time)} ms`);
+    const how = measured ? "" : ", interpolated by FLOPs";
+    setText(words, `${saved(before, time)} of ${short(before)} ms${how}${where}`);
+  } else {
+    setText(number, `${short(before)} ms`);
+    setText(words, "original; the pruned model was measured at its own cut");
+  }
+}
+
+/** Milliseconds at some FLOPs, on the line between the two nearest cuts; null beyond those that are known. */
+function timeAt(curve, flops) {
+  const known = [...curve].sort((a, b) => a[0] - b[0]);
+  const next = known.findIndex(([cost]) => cost >= flops);
+  if (next < 0 || (next === 0 && known[0][0] !== flops)) return null;
+  if (known[next][0] === flops) return known[next][1];
+  const [[low, fast], [high, slow]] = [known[next - 1], known[next]];
+  return fast + ((slow - fast) * (flops - low)) / (high - low);
 }
 
 function sameWidths(other) {

@@ -1,0 +1,1 @@
+"""Parts of the benchmark on ONNX files: images, and how answers are compared."""

@@ -1,0 +1,115 @@
+"""Attention: whole heads leave, or, where the code scales by a number of its own, channels of all heads alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import slimilar
+from helpers.exact import check_exact
+from slimilar.surgery.probe import find_structure
+from slimilar.utils.torchvision_compat import import_torchvision
+
+X = torch.randn(2, 5, 12, generator=torch.Generator().manual_seed(0))
+
+
+class Fused(nn.Module):
+    """Queries, keys and values from one layer."""
+
+    def __init__(self, own_scale: bool = False) -> None:
+        super().__init__()
+        self.num_heads, self.head_dim, self.own_scale = 4, 6, own_scale
+        self.qkv, self.proj = nn.Linear(12, 72), nn.Linear(24, 12)
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, n, _ = x.shape
+        q, k, v = self.qkv(x).reshape(b, n, 3, self.num_heads, self.head_dim).permute(2, 0, 3, 1, 4).unbind(0)
+        if self.own_scale:
+            y = (q * 0.4 @ k.transpose(-2, -1)).softmax(-1) @ v
+        else:
+            y = F.scaled_dot_product_attention(q, k, v)
+        return x + self.proj(y.transpose(1, 2).reshape(b, n, -1))
+
+
+class Apart(nn.Module):
+    """A layer for each, and a bias for each head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(12, 24) for _ in range(3))
+        self.proj, self.bias, self.heads = nn.Linear(24, 12), nn.Parameter(torch.randn(4, 5, 5)), 4
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (f(x).unflatten(-1, (self.heads, -1)).transpose(1, 2) for f in (self.q, self.k, self.v))
+        return self.proj(F.scaled_dot_product_attention(q, k, v, self.bias).transpose(1, 2).flatten(2))
+
+
+class Chunks(nn.Module):
+    """One layer, cut into three; the width of a head is written in the code."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv, self.proj, self.heads = nn.Linear(12, 72), nn.Linear(24, 12), 4
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = (t.unflatten(-1, (self.heads, 6)).transpose(1, 2) for t in self.qkv(x).chunk(3, -1))
+        return self.proj(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(2))
+
+
+HEADS: dict[str, tuple[Callable[[], nn.Module], str]] = {
+    "fused": (Fused, "qkv"), "apart, with a bias": (Apart, "q"), "chunks": (Chunks, "qkv"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", HEADS)
+def test_whole_heads_leave_exactly(name: str) -> None:
+    torch.manual_seed(0)
+    make, layer = HEADS[name]
+    net = make().double().eval()
+    group = next(g for g in find_structure(net, X.double()).grouping.groups if g.name == layer)
+    assert group.width == 4
+    assert check_exact(net, X.double(), {layer}) < 1e-9
+
+
+def test_a_head_is_gone_with_all_its_weights() -> None:
+    """By hand: a head that the projection does not read does not matter."""
+    torch.manual_seed(0)
+    net = Fused().eval()
+    small = slimilar.remove_channels(net, X, {"qkv": [6]})  # a channel takes its head along
+    assert (small.num_heads, small.head_dim) == (3, 6)
+    assert (small.qkv.out_features, small.proj.in_features) == (54, 18)
+    with torch.no_grad():
+        net.proj.weight[:, 6:12] = 0
+    torch.testing.assert_close(small(X), net(X))
+
+
+def test_where_the_scale_is_fixed_channels_of_all_heads_leave() -> None:
+    torch.manual_seed(0)
+    net = Fused(own_scale=True).double().eval()
+    assert [g.width for g in find_structure(net, X.double()).grouping.groups] == [6]
+    assert check_exact(net, X.double(), {"qkv"}) < 1e-9
+
+
+def test_heads_of_timms_attention_leave() -> None:
+    import_torchvision()
+    layers = pytest.importorskip("timm.layers")
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.LayerNorm(12), layers.Attention(12, num_heads=3, attn_head_dim=8, qkv_bias=True)
+    ).eval()
+    result = slimilar.prune(net, X, ratio=0.4, criterion="magnitude-l2")
+    assert result.model[1].num_heads == 2
+    assert result.error is not None
+    assert result.error < 1e-4
+
+
+def test_heads_that_torch_ties_to_the_embedding_stay() -> None:
+    """nn.MultiheadAttention takes the width of a head from the width of its input."""
+    net = nn.TransformerEncoderLayer(12, 4, 16, batch_first=True).eval()
+    grouping = find_structure(net, X).grouping
+    assert [g.name for g in grouping.groups] == ["linear1"]
+    assert any(f.name == "self_attn" for f in grouping.frozen)

@@ -1,0 +1,132 @@
+"""Hidden units of recurrent layers: all gates, directions and layers lose the same ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import slimilar
+from helpers.exact import check_exact
+from slimilar.surgery.probe import find_structure
+
+X = torch.randn(2, 5, 6, generator=torch.Generator().manual_seed(0))
+
+
+class Tagger(nn.Module):
+    """A linear layer, a recurrent one, and a consumer of its outputs."""
+
+    def __init__(self, kind: Callable[..., nn.Module], **options: Any) -> None:
+        super().__init__()
+        both = 2 if options.get("bidirectional") else 1
+        self.first = nn.Linear(6, 10)
+        self.hidden = kind(
+            10, 10, batch_first=True, **options
+        )  # as wide as its input: the two must not be confused
+        self.head = nn.Linear(10 * both, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.hidden(self.first(x).relu())[0])
+
+
+class LastState(nn.Module):
+    """The state at the end, and one of the code's own to start from."""
+
+    def __init__(self, start: bool) -> None:
+        super().__init__()
+        self.width, self.start = 10, start
+        self.hidden, self.head = nn.GRU(6, 10, num_layers=2), nn.Linear(10, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        zeros = torch.zeros(2, x.shape[1], self.width, dtype=x.dtype, device=x.device)
+        return self.head(self.hidden(x, zeros if self.start else None)[1][-1])
+
+
+class Steps(nn.Module):
+    """A cell that the code itself calls step by step."""
+
+    def __init__(self, kind: Callable[..., nn.Module]) -> None:
+        super().__init__()
+        self.cell, self.head = kind(6, 10), nn.Linear(10, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = None
+        for t in range(x.shape[1]):
+            state = self.cell(x[:, t], state)
+        return self.head(state[0] if isinstance(state, tuple) else state)
+
+
+class Literal(nn.Module):
+    """Code that works at one width only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden, self.head = nn.GRU(6, 10), nn.Linear(10, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.hidden(x, x.new_zeros(1, x.shape[1], 10))[0])
+
+
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], set[str]]] = {
+    "LSTM": (lambda: Tagger(nn.LSTM), {"first", "hidden"}),
+    "two layers, both directions": (
+        lambda: Tagger(nn.LSTM, num_layers=2, bidirectional=True), {"first", "hidden"},
+    ),
+    "GRU": (lambda: Tagger(nn.GRU, bidirectional=True), {"first", "hidden"}),
+    "RNN": (lambda: Tagger(nn.RNN, nonlinearity="relu"), {"first", "hidden"}),
+    "last state": (lambda: LastState(start=False), {"hidden"}),
+    "zeros of the code": (lambda: LastState(start=True), {"hidden"}),
+    "LSTMCell": (lambda: Steps(nn.LSTMCell), {"cell"}),
+    "GRUCell": (lambda: Steps(nn.GRUCell), {"cell"}),
+    "RNNCell": (lambda: Steps(nn.RNNCell), {"cell"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_hidden_units_leave_exactly(name: str) -> None:
+    torch.manual_seed(0)
+    make, names = NETWORKS[name]
+    assert check_exact(make().double().eval(), X.double(), names) < 1e-9
+
+
+def test_what_is_left_is_the_layer_that_does_not_read_the_others() -> None:
+    """By hand: units that no weight reads do not matter, whatever their gates compute."""
+    torch.manual_seed(0)
+    net = Tagger(nn.LSTM, num_layers=2, bidirectional=True).eval()
+    gone = [0, 3, 4, 9]
+    small = slimilar.remove_channels(net, X, {"hidden": gone})
+    assert (small.hidden.hidden_size, small.hidden.input_size) == (6, 10)
+    deaf, both = Tagger(nn.LSTM, num_layers=2, bidirectional=True).eval(), [*gone, *(10 + u for u in gone)]
+    deaf.load_state_dict(net.state_dict())
+    with torch.no_grad():
+        for name, weight in deaf.hidden.named_parameters():
+            if "weight_hh" in name:
+                weight[:, gone] = 0
+            elif "weight_ih_l1" in name:
+                weight[:, both] = 0
+        deaf.head.weight[:, both] = 0
+    torch.testing.assert_close(small(X), deaf(X))
+
+
+@pytest.mark.parametrize("calibration", [None, torch.randn(32, 5, 6)])
+def test_pruned_with_and_without_data_and_loaded_again(calibration: Tensor | None, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    net = Tagger(nn.LSTM, bidirectional=True).eval()
+    result = slimilar.prune(net, X, ratio=0.3, criterion="magnitude-l2", calibration=calibration)
+    assert result.cut.widths == {"first": 7, "hidden": 7}
+    assert result.error is not None
+    assert result.error < 1e-4
+    file = slimilar.save(result, tmp_path / "small.safetensors")
+    torch.testing.assert_close(
+        slimilar.load(file, Tagger(nn.LSTM, bidirectional=True)).eval()(X), result.model.eval()(X)
+    )
+
+
+def test_a_literal_width_keeps_all_units() -> None:
+    grouping = find_structure(Literal(), X).grouping
+    assert not grouping.groups
+    assert {"hidden", "head"} == {f.name for f in grouping.frozen}
