@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 from _results import RESULTS, opened
+from speed import model_of
 from torch import nn
 
 import slimilar
@@ -25,7 +26,6 @@ from slimilar.deploy.runtimes import ENGINES, available
 from slimilar.utils.atomic import replacing, write_text
 from slimilar.utils.provenance import header
 from slimilar.utils.row_ledger import RowLedger
-from slimilar.utils.torchvision_compat import import_torchvision
 
 NETWORKS = ("resnet50", "mobilenet_v2", "vgg16_bn", "densenet121", "efficientnet_b0")
 RUNTIMES = ("onnxruntime", "pytorch", "openvino")
@@ -35,17 +35,6 @@ THREADS = (1, 2)
 GOALS = {"onnxruntime": 0.95, "pytorch": 0.9, "openvino": 0.9}
 LOG = RESULTS / "latency.jsonl"
 BEFORE = "original"
-
-
-def network(name: str) -> nn.Module:
-    """Return a network whose batch norms differ, as after training."""
-    torch.manual_seed(0)
-    net: nn.Module = getattr(import_torchvision().models, name)(weights=None)
-    for m in net.modules():
-        if isinstance(m, nn.BatchNorm2d):
-            nn.init.uniform_(m.weight, 0.1, 1.5)
-            nn.init.normal_(m.bias, 0, 0.5)
-    return net.eval()
 
 
 def pruned(net: nn.Module, x: torch.Tensor) -> dict[str, slimilar.Result]:
@@ -79,7 +68,7 @@ def record(rows: RowLedger, name: str, seconds: float, counts: Sequence[int]) ->
     missing = [(r, t) for r, t in wanted if not rows.all(network=name, runtime=r, threads=t)]
     if not missing:
         return
-    net, x = network(name), torch.randn(1, 3, 224, 224)
+    net, x = model_of(name), torch.randn(1, 3, 224, 224)
     found = pruned(net, x)
     models = {BEFORE: net, **{key: result.model for key, result in found.items()}}
     for runtime, threads in missing:
