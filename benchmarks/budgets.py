@@ -70,7 +70,12 @@ def reach(args: argparse.Namespace, network: str, names: list[str]) -> Iterator[
         shares = {}
         for budget in BUDGETS:
             small = apply(
-                found.model, example, plan, plan.at(flops=budget), reconstruction="none", verify=False
+                found.model,
+                example,
+                plan,
+                plan.at(flops=budget, round_to=1),
+                reconstruction="none",
+                verify=False,
             ).model
             shares[str(budget)] = slimilar.count(small, example).flops / before
         yield {

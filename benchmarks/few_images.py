@@ -31,7 +31,9 @@ def main() -> None:
 
 
 def _kept(net: torch.nn.Module, images: torch.Tensor, criterion: str) -> torch.nn.Module:
-    result = slimilar.prune(net, images[:1], flops=FLOPS, criterion=criterion, calibration=images, seed=SEED)
+    result = slimilar.prune(
+        net, images[:1], flops=FLOPS, round_to=1, criterion=criterion, calibration=images, seed=SEED
+    )
     return result.model
 
 

@@ -81,7 +81,7 @@ def _run(folder: Path, name: str, flops: float, variants: list[str], threads: in
     plan = slimilar.analyze(
         task.model, task.example, criterion="span", calibration=task.calibration, seed=SEED
     )
-    cut = plan.at(flops=flops)
+    cut = plan.at(flops=flops, round_to=1)
     for variant, given in wanted.items():
         start = time.process_time()
         settings = replace(settings_for(plan, len(task.calibration), SEED), **given)

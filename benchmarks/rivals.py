@@ -47,7 +47,7 @@ class OneRatio:
 
 def _cut(task: Task, flops: float) -> tuple[slimilar.Plan, Cut]:
     plan = slimilar.analyze(task.model, task.example, criterion=OneRatio())
-    return plan, plan.at(flops=flops)
+    return plan, plan.at(flops=flops, round_to=1)
 
 
 def grail(task: Task, flops: float) -> nn.Module:

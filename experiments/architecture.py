@@ -52,7 +52,7 @@ def _widths(experiment: ExperimentRun, method: str) -> dict[str, Any]:
     network = experiment.network(settings.network)
     orders = chosen(experiment, settings.network, method, settings.sparse_epochs)
     plan = plan_from(network.model, network.example, orders, residual=network.residual)
-    cut = plan.at(flops=1 - settings.cut)
+    cut = plan.at(flops=1 - settings.cut, round_to=1)
     return {
         "pruned": round(100 * (1 - cut.flops / cut.before.flops), 2),
         "parameters": round(100 * (1 - cut.params / cut.before.params), 2),

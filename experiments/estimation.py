@@ -19,6 +19,7 @@ from experiments.figures import BLUE, GREY, ORANGE, canvas
 from experiments.tables import percent
 from experiments.tables import table as markdown
 from slimilar.pipeline import apply
+from slimilar.planning.target import PruningTarget
 from slimilar.similarity.distances import activation_distance
 from slimilar.similarity.linkage import linkage_tree
 from slimilar.utils.row_ledger import RowLedger
@@ -104,18 +105,18 @@ def _pruned(experiment: ExperimentRun, distances: dict[str, Tensor], by: str) ->
         network = _with_test(network, experiment.settings.test)
     accuracy = []
     for share, substitute in experiment.settings.cuts:
-        cut = plan.at(flops=1 - share)
+        cut = plan.at(flops=1 - share, round_to=1)
         small = apply(network.model, network.example, plan, cut, substitute=substitute, verify=False).model
         if experiment.settings.finetune:
             small = experiment.finetuned(
                 network, small, f"estimation-{network.name}-{by}-{share:g}-{substitute}"
             )
         accuracy.append(experiment.score(network, small)["accuracy"])
-    last = {"flops": 1 - experiment.settings.cuts[-1][0]}
+    last = PruningTarget("flops", 1 - experiment.settings.cuts[-1][0], round_to=1)
     by_eq4 = slimilar.analyze(
         network.model, network.example, criterion=Given(by_norm(network.model)), residual=network.residual
     )
-    common = overlap(plan.at(**last).kept, by_eq4.at(**last).kept)
+    common = overlap(plan.cut(last).kept, by_eq4.cut(last).kept)
     return {"accuracies": accuracy, "common": round(common, 4)}
 
 

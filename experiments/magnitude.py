@@ -157,7 +157,9 @@ def _pruned(
     )  # fmt: skip
     found = []
     for share in experiment.settings.shares:
-        small = apply(model, opened.example, plan, plan.at(share), substitute=substitute, verify=False).model
+        small = apply(
+            model, opened.example, plan, plan.at(share, round_to=1), substitute=substitute, verify=False
+        ).model
         found.append(experiment.score(opened, small)["accuracy"])
     return {"accuracies": found}
 

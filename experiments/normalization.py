@@ -93,7 +93,7 @@ def _pruned(experiment: ExperimentRun, per_layer: bool, cut: float, substitute: 
     network = experiment.network(experiment.settings.network)
     given = Given(by_norm(network.model), per_layer)
     plan = slimilar.analyze(network.model, network.example, criterion=given, residual=network.residual)
-    chosen = plan.at(flops=1 - cut)
+    chosen = plan.at(flops=1 - cut, round_to=1)
     assert network.train is not None
     few = torch.arange(experiment.settings.images)
     seen = network.train.batch(few)[0].contiguous() if substitute == "linear" else None

@@ -41,7 +41,7 @@ RECIPE = replace(recipe("quick"), epochs=2, batch_size=32)
 def _pruned(network: TrainedNetwork, how: str) -> nn.Module:
     plan = slimilar.analyze(network.model, network.example, criterion="similarity", residual=network.residual)
     return apply(
-        network.model, network.example, plan, plan.at(flops=1 - CUT), substitute=how,
+        network.model, network.example, plan, plan.at(flops=1 - CUT, round_to=1), substitute=how,
         calibration=network.images if how == "linear" else None, verify=False,
     ).model  # fmt: skip
 

@@ -121,7 +121,7 @@ def _at_threshold(experiment: ExperimentRun, block: Block) -> dict[str, Any]:
     network, row = experiment.network(block.network), printed(block.dataset, block.stands_for, "Ours")
     assert row is not None
     plan = slimilar.analyze(network.model, network.example, criterion="similarity", residual=network.residual)
-    cut = plan.at(row.threshold)
+    cut = plan.at(row.threshold, round_to=1)
     pruned = round(100 * (1 - cut.flops / cut.before.flops), 2)
     return {"threshold": row.threshold, "flops": cut.before.flops, "pruned": pruned}
 

@@ -98,7 +98,7 @@ def _untrained(
             calibration=seen if looks else None, residual=network.residual, seed=experiment.seed,
         )  # fmt: skip
     plan = plans[method]
-    cut = plan.at(flops=float(settings.budget))
+    cut = plan.at(flops=float(settings.budget), round_to=1)
     given = seen if substitute == LINEAR else None
     small = apply(
         network.model,

@@ -75,7 +75,7 @@ def _pruned(experiment: ExperimentRun, threshold: float, substitute: str) -> dic
     """Return FLOPs and accuracy; the consumers are fitted to images where there is a reconstruction."""
     network = experiment.network_with(experiment.settings.network, experiment.settings.test)
     plan = _plan(network)
-    cut = plan.at(threshold)
+    cut = plan.at(threshold, round_to=1)
     seen: Tensor | None = network.images[: experiment.settings.images] if substitute == "linear" else None
     small = apply(
         network.model, network.example, plan, cut, substitute=substitute, calibration=seen, verify=False
@@ -100,7 +100,7 @@ def _times(experiment: ExperimentRun) -> dict[str, Any]:
     runs = {"base": pytorch(network.model, example)}
     for t in settings.thresholds:
         small = apply(
-            network.model, network.example, plan, plan.at(t), reconstruction="none", verify=False
+            network.model, network.example, plan, plan.at(t, round_to=1), reconstruction="none", verify=False
         ).model
         runs[str(t)] = pytorch(small, example)
     timings = measure(runs, seconds=0, least=settings.rounds, seed=experiment.seed)

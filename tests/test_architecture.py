@@ -165,7 +165,12 @@ def test_only_the_command_line_prints_or_exits(module):
 # --- names and sizes ------------------------------------------------------------------------------------------------
 
 # Functions whose parameters are options of users: the public surface. Commands take theirs in groups.
-PUBLIC = {"pipeline.analysis.analyze", "pipeline.application.apply", "pipeline.pruning.prune"}
+PUBLIC = {
+    "pipeline.analysis.analyze",
+    "pipeline.application.apply",
+    "pipeline.pruning.prune",
+    "criteria.training.training_hooks",
+}
 MOST_PARAMETERS = 10
 
 

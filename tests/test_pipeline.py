@@ -110,7 +110,7 @@ def test_the_paper_by_hand(net: nn.Module) -> None:
     order = removal_order(linkage_tree(distance), bn.weight)
     for t in (0.0, 0.05, 0.2, 0.6):
         wanted = [c.representative for c in clusters(order, t, 20)]
-        cut = plan.at(threshold=t)
+        cut = plan.at(threshold=t, round_to=1)
         assert list(cut.kept["block1.conv1"]) == sorted(wanted)
         assert {c.members for c in cut.clusters["block1.conv1"]} == {
             c.members for c in clusters(order, t, 20)
@@ -194,7 +194,7 @@ def test_curve_agrees_with_at(net: nn.Module) -> None:
     assert (np.diff(curve.flops) <= 0).all()
     assert (np.diff(curve.threshold) > 0).all()
     for i in (0, 1, len(curve) // 2, len(curve) - 1):
-        cut = plan.at(threshold=min(1.0, curve[i].threshold))
+        cut = plan.at(threshold=min(1.0, curve[i].threshold), round_to=1)
         assert (cut.flops, cut.macs, cut.params) == (curve[i].flops, curve[i].macs, curve[i].params)
         assert dict(cut.widths) == dict(curve[i].widths)
 
@@ -405,7 +405,7 @@ def test_a_wrong_rewrite_is_caught_and_named(net: nn.Module, monkeypatch: pytest
     for module in ("pipeline.application", "reconstruction.reconstruct", "surgery.fault"):
         monkeypatch.setattr(f"slimilar.{module}.operate", broken)
     with pytest.raises(slimilar.errors.VerificationError, match=r"group block2\.conv1"):
-        slimilar.prune(net, IMAGE, threshold=0.2)
+        slimilar.prune(net, IMAGE, threshold=0.2, round_to=1)
 
 
 @pytest.mark.parametrize(("count", "chosen"), [(15, "similarity"), (32, "span")])

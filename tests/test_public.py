@@ -15,6 +15,7 @@ NAMES = [
     "Plan",
     "PruningTarget",
     "Result",
+    "Runtime",
     "SlimilarError",
     "analyze",
     "apply",

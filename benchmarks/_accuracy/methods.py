@@ -31,7 +31,7 @@ def _ours(criterion: str = "span", data: str | None = None, substitute: str = "a
             )
             plans[id(task)] = (task, plan, given)
         _, plan, given = plans[id(task)]
-        cut = plan.at(flops=flops)
+        cut = plan.at(flops=flops, round_to=1)
         done = apply(
             task.model, task.example, plan, cut, substitute=substitute, calibration=given, seed=task.seed
         )
@@ -43,7 +43,13 @@ def _ours(criterion: str = "span", data: str | None = None, substitute: str = "a
 def _auto(task: Task, flops: float) -> nn.Module:
     """What a user calls: one line, everything decided on held-out calibration images."""
     done = slimilar.prune(
-        task.model, task.example, flops=flops, calibration=task.calibration, seed=task.seed, verify=False
+        task.model,
+        task.example,
+        flops=flops,
+        round_to=1,
+        calibration=task.calibration,
+        seed=task.seed,
+        verify=False,
     )
     return done.model.eval()
 

@@ -143,7 +143,7 @@ def exported(entry: Architecture) -> dict[str, Any]:
 
 
 def _smallest(plan: Plan) -> float:
-    return plan.at(threshold=1.0).flops / plan.before.flops if plan.groups else 1.0
+    return plan.at(threshold=1.0, round_to=1).flops / plan.before.flops if plan.groups else 1.0
 
 
 def _structure(plan: Plan) -> dict[str, Any]:

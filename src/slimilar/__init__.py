@@ -11,6 +11,7 @@ from slimilar.errors import SlimilarError
 if TYPE_CHECKING:
     from slimilar.calibration.batch_norm_statistics import recalibrate
     from slimilar.deploy.onnx_files import load_onnx
+    from slimilar.deploy.runtimes import Runtime
     from slimilar.deploy.store import load, save
     from slimilar.pipeline import analyze, apply, prune, remove_channels
     from slimilar.planning.cost import Cost, count
@@ -25,6 +26,7 @@ __all__ = [
     "Plan",
     "PruningTarget",
     "Result",
+    "Runtime",
     "SlimilarError",
     "analyze",
     "apply",
@@ -44,6 +46,7 @@ _HOMES = {
     "Plan": "planning.plan",
     "PruningTarget": "planning.target",
     "Result": "result",
+    "Runtime": "deploy.runtimes",
     "analyze": "pipeline",
     "apply": "pipeline",
     "count": "planning.cost",

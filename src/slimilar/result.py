@@ -59,6 +59,11 @@ class Result:
             a, b = getattr(before, kind), getattr(after, kind)
             lines.append(f"{label}: {human(a)} -> {human(b)} (-{1 - b / max(1, a):.1%})")
         lines.append(f"threshold {self.cut.threshold:.4g}, {len(self.plan.frozen)} groups left whole")
+        if self.cut.round_to > 1:
+            lines.append(f"widths are multiples of {self.cut.round_to}, or less in narrow layers")
+        if self.latency is not None:
+            times = f"{self.latency.before.value:.3g} ms -> {self.latency.after.value:.3g} ms"
+            lines.append(f"time: {times} (-{1 - self.latency.ratio.value:.1%}), {self.latency.where}")
         if self.peak_memory is not None:
             lines.append(f"peak memory on the device: {self.peak_memory / 2**20:.0f} MiB")
         lines += [*self.notes, *[self.plan.note] * bool(self.plan.note)]

@@ -54,7 +54,7 @@ def test_the_mildest_cut_that_meets_the_budget_is_found(plan):
     cut, found = cut_within_latency(plan, PruningTarget("latency", 0.5), clock)
     assert 0.45 * plan.before.macs < cut.macs <= 0.5 * plan.before.macs
     assert found.ratio.value == cut.macs / plan.before.macs
-    assert clock.asked == PROBES + 1
+    assert clock.asked <= PROBES
 
 
 def test_a_time_is_a_budget_too(plan):
@@ -79,5 +79,8 @@ def test_what_cannot_be_reached_is_said(plan):
 
 def test_progress_is_told(plan):
     told = []
-    cut_within_latency(plan, PruningTarget("latency", 0.9), Clock(plan), lambda *step: told.append(step[1:]))
-    assert told == [(step, PROBES) for step in range(PROBES)]
+    cut_within_latency(
+        plan, PruningTarget("latency", 0.9), Clock(plan), progress=lambda *step: told.append(step[1:])
+    )
+    assert told == [(step, PROBES) for step in range(len(told))]
+    assert 1 <= len(told) <= PROBES

@@ -114,13 +114,14 @@ def test_a_latency_has_to_be_measured(plan):
 def test_a_budget_is_met_at_the_smallest_threshold(plan, kind, round_to):
     thresholds = [0.0, *np.nextafter([0.1, 0.15, 0.2, 0.25, 0.3, 0.5, 0.6, 0.9], 2)]
     for share in (1.0, 0.8, 0.6, 0.4):
-        cut = plan.at(**{kind: share}, round_to=round_to)
+        threshold = plan.threshold_within(PruningTarget(kind, share, round_to))
         by_hand = next(
             found
             for found in (plan.at(t, round_to=round_to) for t in thresholds)
             if getattr(found, kind) <= share * getattr(plan.before, kind)
         )
-        assert cut.kept == by_hand.kept
+        assert plan.at(threshold, round_to=round_to).kept == by_hand.kept
+        assert round_to > 1 or plan.at(**{kind: share}, round_to=1).kept == by_hand.kept
 
 
 def test_a_reserve_is_held_back(plan):

@@ -111,9 +111,12 @@ def show_result(out: Output, result: Result, target: PruningTarget, accuracy: Me
         change = f"{100 * (accuracy.finetuned - accuracy.before):+.1f} points"
         more.append(["after fine-tuning", "", percent(accuracy.finetuned), change])
     show_cut(out, result.plan, result.cut, more)
+    if result.latency is not None:
+        out.say(f"time measured with {result.latency.where}")
     reached = "ratio" if target.kind == "ratio" else "threshold"
     chosen = f"criterion {result.plan.criterion}, {reached} {result.cut.threshold:.4g}"
-    out.say(f"{chosen}, reconstruction {result.reconstruction}\n")
+    rounded = f", widths in multiples of {result.cut.round_to}" if result.cut.round_to > 1 else ""
+    out.say(f"{chosen}{rounded}, reconstruction {result.reconstruction}\n")
     if result.plan.note:
         out.say(f"{result.plan.note}\n")
 

@@ -13,6 +13,8 @@ import typer
 from slimilar.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from slimilar.deploy.runtimes import Runtime
+    from slimilar.planning.rounding import RoundTo
     from slimilar.planning.target import PruningTarget
 
 _option = partial(typer.Option, rich_help_panel="How far to prune (exactly one of the first seven)")
@@ -41,11 +43,12 @@ class TargetOptions:
         float | None, _share(help="Share of all channels that leaves, in the criterion's order.")
     ] = None
     round_to: Annotated[
-        int,
+        str,
         _option(
-            help="Keep widths at multiples of this, by undoing the costliest merges.", min=1, metavar="N"
+            help="Make widths multiples of this, which run faster; 1: any width. Auto: 16, less in narrow layers.",
+            metavar="N",
         ),
-    ] = 1
+    ] = "auto"
     layer: Annotated[
         tuple[str, ...],
         _option(help="Threshold for one layer; 0 keeps it whole. Repeatable.", metavar="NAME=T"),
@@ -53,21 +56,45 @@ class TargetOptions:
     runtime: Annotated[
         str,
         _option(
-            help="What --latency is measured with: pytorch, compile, onnxruntime or openvino.", metavar="NAME"
+            help="What --latency is measured with: pytorch, compile, onnxruntime, openvino or tensorrt.",
+            metavar="NAME",
         ),
     ] = "pytorch"
+    threads: Annotated[
+        int | None, _option(help="Threads of --runtime. Default: all cores.", min=1, metavar="N")
+    ] = None
+    batch: Annotated[int | None, _option(help="Batch size of --latency. Default: 1.", min=1, metavar="N")] = (
+        None
+    )
+
+    def where(self) -> Runtime:
+        """Return where a latency is measured; raise unless that is known."""
+        from slimilar.deploy.runtimes import Runtime
+
+        return Runtime(self.runtime, self.threads, self.batch)
 
     def target(self) -> PruningTarget:
         """Return the target that they name; raise unless it is one."""
-        from slimilar.deploy.runtimes import check_engine
         from slimilar.planning.target import PruningTarget
 
         found = PruningTarget.of(
             threshold=self.threshold, flops=self.flops, macs=self.macs, params=self.params, latency=self.latency,
-            ratio=self.ratio, quantile=self.quantile, round_to=self.round_to, thresholds=parse_layers(self.layer),
+            ratio=self.ratio, quantile=self.quantile, round_to=parse_rounding(self.round_to),
+            thresholds=parse_layers(self.layer),
         )  # fmt: skip
-        check_engine(self.runtime, "runtime")
+        self.where()
         return found
+
+
+def parse_rounding(text: str) -> RoundTo:
+    """Return the multiple that --round-to names, or "auto".
+
+    >>> parse_rounding("8"), parse_rounding("auto")
+    (8, 'auto')
+    """
+    from slimilar.planning.rounding import check_rounding
+
+    return check_rounding(int(text) if text.isdecimal() else text)
 
 
 def parse_layers(layers: Sequence[str]) -> dict[str, float]:

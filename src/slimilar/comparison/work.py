@@ -78,7 +78,7 @@ class Bench:
             return Hooks()
         return training_hooks(
             task.criterion, self.subject.model, self.subject.example, flops=task.budget,
-            residual=self.terms.residual,
+            round_to=1, residual=self.terms.residual,
         )  # fmt: skip
 
     def _choice(self, task: Choice) -> None:
@@ -118,7 +118,8 @@ class Bench:
         model, example = self._model(task.choice.phase), self.subject.example
         plan = plan_from(model, example, decode(chosen), residual=terms.residual)
         result = apply(
-            model, example, plan, PruningTarget("flops", task.budget), reconstruction=task.substitute, seed=task.seed,
+            model, example, plan, PruningTarget("flops", task.budget, round_to=1),
+            reconstruction=task.substitute, seed=task.seed,
             calibration=calibration(self.subject, terms, task.seed)[0] if terms.fits(task.substitute) else None,
         )  # fmt: skip
         pruned_in = time.perf_counter() - began

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import numpy as np
@@ -17,14 +18,22 @@ Floats = NDArray[np.float64]
 _CHUNKS = 24  # steps of the descent in each group
 
 
+@dataclass(frozen=True, eq=False)
+class Descent:
+    """The steps of a group: each one's place in the sequence of all groups, in [0, 1), and the divergence it adds."""
+
+    heights: Floats
+    damage: Floats
+
+
 def descend(
     groups: Sequence[ChannelGroup],
     measured: Sequence[int],
     scan: Scan,
     damage: Sequence[Floats],
     costs: CostModel,
-) -> dict[int, Floats]:
-    """Shrink groups where a FLOP costs the least divergence; return each step's place in the sequence, in [0, 1)."""
+) -> dict[int, Descent]:
+    """Shrink groups where a FLOP costs the least divergence; return the steps of each group."""
     widths = _Widths(costs, [(scan.starts[g], groups[g].width) for g in measured])
     slopes = {g: _slopes(scan.eliminations[g].error, scan.fractions, damage[g]) for g in measured}
     chunk = {g: max(1, len(slopes[g]) // _CHUNKS) for g in measured}
@@ -41,7 +50,7 @@ def descend(
     for g, count in sequence:
         heights[g] += [(place + i) / total for i in range(count)]
         place += count
-    return {g: np.array(h) for g, h in heights.items()}
+    return {g: Descent(np.array(h), slopes[g]) for g, h in heights.items()}
 
 
 def _slopes(error: Floats, fractions: Floats, damage: Floats) -> Floats:

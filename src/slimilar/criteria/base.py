@@ -146,7 +146,7 @@ def renumber(order: RemovalOrder, units: Ints) -> RemovalOrder:
     if np.array_equal(units, np.arange(len(units))):
         return order
     representative = np.where(order.representative >= 0, units[order.representative], NO_REPRESENTATIVE)
-    return RemovalOrder(units[order.removed], order.heights, representative)
+    return RemovalOrder(units[order.removed], order.heights, representative, order.damage)
 
 
 def by_share(order: Ints, turn: int) -> RemovalOrder:

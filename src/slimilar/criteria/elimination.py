@@ -15,16 +15,13 @@ from typing import ClassVar
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
-from slimilar.criteria.allocation import descend
+from slimilar.criteria.allocation import Descent, descend
 from slimilar.criteria.base import Facts, Weights
 from slimilar.criteria.sensitivity import Scan
 from slimilar.graph.groups import ChannelGroup
 from slimilar.reconstruction.solvers import Elimination
 from slimilar.similarity.removal_order import NO_REPRESENTATIVE, RemovalOrder
-
-Floats = NDArray[np.float64]
 
 _EFFORT = 1.5e12  # FLOPs spent on measuring divergence; fewer images and widths where the network is large
 
@@ -50,12 +47,13 @@ class Span:
             scan = Scan(groups, weights, weights.sight, self.effort)
             measured = [g for g in range(len(groups)) if scan.consumers_of[g]]
             damage = scan.damage()
-        heights = descend(groups, measured, scan, damage, weights.sight.costs)
+        found = descend(groups, measured, scan, damage, weights.sight.costs)
         return [
-            _order(scan.eliminations[g], heights[g]) if g in heights else "nobody reads these channels"
+            _order(scan.eliminations[g], found[g]) if g in found else "nobody reads these channels"
             for g in range(len(groups))
         ]
 
 
-def _order(found: Elimination, heights: Floats) -> RemovalOrder:
-    return RemovalOrder(found.removed, heights, np.full(len(heights), NO_REPRESENTATIVE))
+def _order(found: Elimination, steps: Descent) -> RemovalOrder:
+    nobody = np.full(len(steps.heights), NO_REPRESENTATIVE)
+    return RemovalOrder(found.removed, steps.heights, nobody, steps.damage)

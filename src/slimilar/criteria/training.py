@@ -18,6 +18,7 @@ from slimilar.graph.groups import ChannelGroup, Residual
 from slimilar.planning.budgets import Budget
 from slimilar.planning.cost import cost_model
 from slimilar.planning.plan import Plan
+from slimilar.planning.rounding import RoundTo
 from slimilar.surgery.probe import find_structure
 from slimilar.utils.modules import check_model
 from slimilar.utils.pytree import Example
@@ -50,6 +51,7 @@ def training_hooks(
     macs: Budget | None = None,
     params: Budget | None = None,
     ratio: float | None = None,
+    round_to: RoundTo = "auto",
     residual: Residual = "inner",
     exclude: Iterable[str] = (),
     min_channels: int = 1,
@@ -58,8 +60,8 @@ def training_hooks(
 
     A budget (or the `ratio` of channels that every layer loses) is that of the pruning to come. Only methods that must
     know beforehand how many channels leave look at it ("soft"); others find out by themselves. A criterion object,
-    such as `Slimming(strength=1e-5)`, brings settings of its own; `residual`, `exclude` and `min_channels` should be
-    those of the pruning.
+    such as `Slimming(strength=1e-5)`, brings settings of its own; `round_to`, `residual`, `exclude` and `min_channels`
+    should be those of the pruning.
     """
     from slimilar.criteria import make
 
@@ -78,7 +80,7 @@ def training_hooks(
     orders = tuple(by_share(free_units(g), turn) for turn, g in enumerate(groups))
     costs = cost_model(structure.trace, structure.grouping)
     plan = Plan(tuple(groups), (), orders, structure, costs, min_channels, chosen.name)
-    widths = plan.at(**given).widths  # type: ignore[arg-type]
+    widths = plan.at(**given, round_to=round_to).widths  # type: ignore[arg-type]
     return chosen.hooks(groups, [g.width - widths[g.name] for g in groups])
 
 

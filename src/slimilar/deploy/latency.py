@@ -16,10 +16,14 @@ import torch
 from numpy.typing import NDArray
 from torch import nn
 
-from slimilar.deploy.runtimes import ENGINES, check_engine
+from slimilar.deploy.layer_times import layer_times
+from slimilar.deploy.runtimes import ENGINES, Runtime
 from slimilar.graph.structure import Structure
 from slimilar.planning.cut import Cut
-from slimilar.planning.latency import Interval, MeasuredLatency, Timer
+from slimilar.planning.latency import Interval, MeasuredLatency, Progress, Timer, by_time, cut_within_latency
+from slimilar.planning.plan import Plan
+from slimilar.planning.target import PruningTarget
+from slimilar.planning.time_model import TimeModel, timed_layers
 from slimilar.surgery.rewrite import operate, surgery
 from slimilar.utils.devices import CPU, synchronize
 from slimilar.utils.modules import device_of
@@ -130,12 +134,14 @@ def timer(
     example: Example,
     structure: Structure,
     *,
-    runtime: str = "pytorch",
+    runtime: str | Runtime = "pytorch",
     seconds: float = 1.0,
 ) -> Timer:
     """Return a function that builds a cut of a model and measures its time against the original's."""
-    run = ENGINES[check_engine(runtime, "runtime")]
+    settings = Runtime.of(runtime)
+    run, example = ENGINES[settings.name], settings.example(example)
     original = run(model, example)
+    where = settings.describe(device_of(model))
 
     def timed(cut: Cut) -> MeasuredLatency:
         small = operate(model, surgery(structure.trace, structure.grouping, cut.mask))
@@ -143,6 +149,27 @@ def timer(
             {"before": original, "after": run(small, example)}, seconds=seconds, device=device_of(model)
         )
         before, after = timings.milliseconds("before"), timings.milliseconds("after")
-        return MeasuredLatency(before, after, timings.ratio("after", "before"))
+        return MeasuredLatency(before, after, timings.ratio("after", "before"), where)
 
     return timed
+
+
+def cut_for_latency(
+    model: nn.Module,
+    example: Example,
+    plan: Plan,
+    target: PruningTarget,
+    runtime: str | Runtime = "pytorch",
+    progress: Progress | None = None,
+) -> tuple[Cut, MeasuredLatency]:
+    """Return the mildest cut within a budget of time in a runtime, and what was measured of it."""
+    settings = Runtime.of(runtime)
+    with settings.thread_count():
+        measured = layer_times(settings.name, device_of(model), progress)
+        layers = timed_layers(plan, settings.batch)
+        predictor = None
+        if measured is not None and layers:
+            tables = measured([layer.shape for layer in layers])
+            predictor = by_time(plan, target, TimeModel(plan, layers, tables))
+        timed = timer(model, example, plan.structure, runtime=settings)
+        return cut_within_latency(plan, target, timed, predictor, progress)

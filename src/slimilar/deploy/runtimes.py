@@ -8,7 +8,9 @@ from __future__ import annotations
 import importlib.util
 import tempfile
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +20,8 @@ from torch import nn
 from slimilar.deploy.extras import require
 from slimilar.deploy.onnx import export_onnx
 from slimilar.errors import InvalidInput, Option
+from slimilar.utils.checks import check_positive_integer
+from slimilar.utils.devices import device_name
 from slimilar.utils.modules import copy_with, device_of
 from slimilar.utils.pytree import Example, arguments, tensors_in
 
@@ -109,6 +113,62 @@ _LIBRARIES = {
 def available() -> list[str]:
     """Return the runtimes whose libraries are installed."""
     return [e for e in ENGINES if all(importlib.util.find_spec(name) for name in _LIBRARIES.get(e, ()))]
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """Where a model will run: what a latency is measured with. The device and the precision are the model's.
+
+    >>> Runtime("onnxruntime", threads=1)
+    Runtime(name='onnxruntime', threads=1, batch=None)
+    """
+
+    name: str = "pytorch"
+    threads: int | None = None  # default: as many as PyTorch uses
+    batch: int | None = None  # default: that of the example
+
+    def __post_init__(self) -> None:
+        check_engine(self.name, "runtime")
+        for option in ("threads", "batch"):
+            if getattr(self, option) is not None:
+                check_positive_integer(getattr(self, option), option)
+
+    @classmethod
+    def of(cls, given: str | Runtime) -> Runtime:
+        """Return a runtime, given as one or by its name."""
+        return given if isinstance(given, Runtime) else cls(given)
+
+    @contextmanager
+    def thread_count(self) -> Iterator[None]:
+        """Let PyTorch, from which the other runtimes take it, use so many threads."""
+        before = torch.get_num_threads()
+        torch.set_num_threads(self.threads or before)
+        try:
+            yield
+        finally:
+            torch.set_num_threads(before)
+
+    def example(self, given: Example) -> Example:
+        """Return an example of the batch size."""
+        if self.batch is None:
+            return given
+        args, kwargs = arguments(given)
+        sized = [_repeated(a, self.batch) for a in args]
+        return tuple(sized) if not kwargs else {k: _repeated(v, self.batch) for k, v in kwargs.items()}
+
+    def describe(self, device: torch.device) -> str:
+        """Return what a report says about where a time was measured; call it inside `thread_count`."""
+        count = torch.get_num_threads()
+        threads = f"{count} thread{'s' * (count > 1)}" if device.type == "cpu" else str(device)
+        batch = "" if self.batch is None else f", batch {self.batch}"
+        return f"{self.name}{batch}, {threads}, {device_name(device)}"
+
+
+def _repeated(value: Any, batch: int) -> Any:
+    """Return a tensor whose first axis has so many entries; other values as they are."""
+    if not isinstance(value, torch.Tensor) or value.ndim == 0:
+        return value
+    return value[:1].expand(batch, *value.shape[1:]).contiguous()
 
 
 def check_engine(name: str, option: str = "engine") -> str:

@@ -8,13 +8,14 @@ from typing import Any
 from torch import nn
 
 from slimilar.calibration.calibration_set import Progress, calibration_set, with_smaller_batches
-from slimilar.deploy.latency import timer
+from slimilar.deploy.latency import cut_for_latency
+from slimilar.deploy.runtimes import Runtime
 from slimilar.graph.structure import Structure
 from slimilar.pipeline.checks import check_inputs
 from slimilar.planning.assemble import nothing_to_prune
 from slimilar.planning.cost import count
 from slimilar.planning.cut import Cut
-from slimilar.planning.latency import MeasuredLatency, cut_within_latency
+from slimilar.planning.latency import MeasuredLatency
 from slimilar.planning.plan import Plan
 from slimilar.planning.target import PruningTarget
 from slimilar.reconstruction.apply import SUBSTITUTES, Amended, bias_cost, settle, substituted
@@ -38,7 +39,7 @@ def apply(
     *,
     reconstruction: str = "auto",
     calibration: Any = None,
-    runtime: str = "pytorch",
+    runtime: str | Runtime = "pytorch",
     verify: bool = True,
     seed: int = 0,
     progress: Progress | None = None,
@@ -93,15 +94,14 @@ def _cut(
     plan: Plan,
     target: PruningTarget | Cut,
     method: str,
-    runtime: str,
+    runtime: str | Runtime,
     progress: Progress | None,
 ) -> tuple[Cut, MeasuredLatency | None]:
     """Return the cut that meets a target, with room for the biases that reconstruction adds."""
     if isinstance(target, Cut):
         return target, None
     if target.kind == "latency":
-        timed = timer(model, example, plan.structure, runtime=runtime)
-        return cut_within_latency(plan, target, timed, progress)
+        return cut_for_latency(model, example, plan, target, runtime, progress)
     reserve = bias_cost(model, example, plan, target.kind) if method != "none" else 0
     return plan.cut(replace(target, reserve=reserve)), None
 

@@ -10,12 +10,13 @@ from torch import Tensor, nn
 
 from slimilar.calibration.calibration_set import Progress, calibration_set
 from slimilar.criteria import Criterion
-from slimilar.deploy.runtimes import check_engine
+from slimilar.deploy.runtimes import Runtime
 from slimilar.pipeline.analysis import AnalysisOptions, Streams, check_early, plan_of
 from slimilar.pipeline.application import apply, check_reconstruction
 from slimilar.pipeline.automatic import Decision, decide
 from slimilar.pipeline.checks import check_inputs, listed
 from slimilar.planning.budgets import Budget
+from slimilar.planning.rounding import RoundTo
 from slimilar.planning.target import PruningTarget
 from slimilar.result import Result
 from slimilar.similarity.linkage import Linkage
@@ -33,7 +34,7 @@ def prune(
     latency: Budget | None = None,
     ratio: float | None = None,
     quantile: float | None = None,
-    round_to: int = 1,
+    round_to: RoundTo = "auto",
     thresholds: Mapping[str, float] | None = None,
     criterion: Criterion | str = "auto",
     reconstruction: str = "auto",
@@ -43,7 +44,7 @@ def prune(
     residual: Streams = "inner",
     exclude: Iterable[str | nn.Module] = (),
     min_channels: int = 1,
-    runtime: str = "pytorch",
+    runtime: str | Runtime = "pytorch",
     verify: bool = True,
     seed: int = 0,
     progress: Progress | None = None,
@@ -52,8 +53,10 @@ def prune(
     """Return a NEW, smaller model of the same class; the given one is left as it was.
 
     How far to go is one of: a `threshold`, a budget (`flops`, `macs`, `params`: a share such as 0.5, or a number such
-    as "4.4G"), a `latency` measured here with a `runtime` (a share, or a time such as "12ms"), a `ratio` of channels
-    that every layer loses, a `quantile` of all channels. `round_to=8` keeps widths at multiples of 8.
+    as "4.4G"), a `latency` measured here with a `runtime` (a share, or a time such as "12ms"; a
+    `slimilar.Runtime` has threads and a batch size), a `ratio` of channels
+    that every layer loses, a `quantile` of all channels. `round_to` makes widths multiples
+    of a number, which run faster: by default of 16, and less in narrow layers; 1 takes every width.
 
     `calibration` is a tensor of unlabelled images, an iterable of batches, or "synthesize". With 16 images or more
     and a budget, criterion "auto" chooses the channels whose removal changes the network's output least, unless a plain
@@ -75,7 +78,7 @@ def prune(
         round_to=round_to, thresholds=thresholds,
     )  # fmt: skip
     method = check_reconstruction(substitute if substitute is not None else reconstruction)
-    check_engine(runtime, "runtime")
+    runtime = Runtime.of(runtime)
     model = check_inputs(model, example)
     options = AnalysisOptions(
         "similarity" if criterion == "auto" else criterion, linkage, residual, listed(exclude), min_channels

@@ -33,6 +33,7 @@ class Cut:
     cost: Cost
     before: Cost
     mask: Kept  # over the channels of all groups
+    round_to: int = 1  # what widths are multiples of, at most: narrow groups take less
 
     @property
     def widths(self) -> dict[str, int]:

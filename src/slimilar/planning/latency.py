@@ -1,4 +1,4 @@
-"""The mildest cut within a budget of measured time. All it needs is a plan, and a function that times a cut."""
+"""The mildest cut within a budget of measured time: an allocation predicts, a timer measures, errors are corrected."""
 
 from __future__ import annotations
 
@@ -9,9 +9,14 @@ from slimilar.errors import Option, UnreachableBudget
 from slimilar.planning.budgets import LatencyLimit, check_latency
 from slimilar.planning.cut import Cut
 from slimilar.planning.plan import Plan
+from slimilar.planning.rounding import roundings
 from slimilar.planning.target import PruningTarget
+from slimilar.planning.time_allocation import allocate_time
+from slimilar.planning.time_model import TimeModel
 
-PROBES = 6  # halvings of the range of FLOPs: finer than time can be measured
+PROBES = 8  # networks that are measured at most
+CLOSE = 0.97  # of a budget: near enough to stop
+_FIRST = 0.7  # what is tried before a budget in milliseconds can be compared with the original's time
 
 
 @dataclass(frozen=True)
@@ -33,43 +38,112 @@ class MeasuredLatency:
     before: Interval
     after: Interval
     ratio: Interval
+    where: str = ""  # runtime, batch, threads and hardware
 
 
 Timer = Callable[[Cut], MeasuredLatency]
+Predictor = Callable[
+    [float], Cut | None
+]  # the cut of a predicted share of the original's time; None out of reach
+Progress = Callable[[str, int, int], None]
+
+
+def used(limit: LatencyLimit, latency: MeasuredLatency) -> float:
+    """Return how much of a limit a measured latency uses: 1 is all of it."""
+    if limit.milliseconds is not None:
+        return latency.after.value / limit.milliseconds
+    assert limit.share is not None
+    return latency.ratio.value / limit.share
 
 
 def meets(limit: LatencyLimit, latency: MeasuredLatency) -> bool:
     """Tell whether a measured latency is within a limit."""
-    if limit.milliseconds is not None:
-        return latency.after.value <= limit.milliseconds
-    return limit.share is not None and latency.ratio.value <= limit.share
+    return used(limit, latency) <= 1
+
+
+def by_flops(plan: Plan, target: PruningTarget) -> Predictor:
+    """Return the predictor that takes FLOPs for time, for runtimes that cannot be asked for single layers."""
+
+    def predicted(share: float) -> Cut | None:
+        try:
+            return plan.cut(replace(target, kind="flops", amount=min(1.0, share)))
+        except UnreachableBudget:
+            return None
+
+    return predicted
+
+
+def by_time(plan: Plan, target: PruningTarget, times: TimeModel) -> Predictor:
+    """Return the predictor that lets channels leave where a millisecond costs the least damage."""
+    overrides = plan.overrides(target.thresholds)
+    whole = times.total([0] * len(plan.groups))
+
+    def predicted(share: float) -> Cut | None:
+        for rounding in roundings(target.round_to):
+            found = allocate_time(plan.blocks(rounding, overrides), times, share * whole)
+            if found is not None:
+                return plan.cut_after(found.threshold, found.steps, rounding)
+        return None
+
+    return predicted
 
 
 def cut_within_latency(
-    plan: Plan, target: PruningTarget, timer: Timer, progress: Callable[[str, int, int], None] | None = None
+    plan: Plan,
+    target: PruningTarget,
+    timer: Timer,
+    predictor: Predictor | None = None,
+    progress: Progress | None = None,
 ) -> tuple[Cut, MeasuredLatency]:
-    """Return the mildest cut that runs within a target of time, and what was measured of it.
+    """Return the mildest cut found that runs within a target of time, and what was measured of it.
 
-    FLOPs are halved in on; the timer builds and times each cut. Weights do not matter for that.
+    The predictor proposes a cut for a share of the original's time, the timer builds and measures it, and the share is
+    corrected by what the prediction was off, until at least 97 % of the budget are used. Weights do not matter here.
     """
     limit = check_latency(target.amount)
-    best = plan.cut(replace(target, kind="threshold", amount=1.0))
-    measured = timer(best)
-    if not meets(limit, measured):
-        raise UnreachableBudget(
-            Option("latency"),
-            f" must be at least {measured.ratio.value:.1%} of the original ({measured.after.value:.3g} ms), the "
-            f"smallest this plan reaches here, got {target.amount!r}: ask for more, or allow more to be pruned",
-        )
-    low, high = best.flops / plan.before.flops, 1.0
+    search = _Search(limit, timer, predictor or by_flops(plan, target))
     for step in range(PROBES):
         if progress is not None:
             progress("measuring how fast smaller models run", step, PROBES)
-        middle = (low + high) / 2
-        cut = plan.cut(replace(target, kind="flops", amount=middle))
-        found = timer(cut)
-        if meets(limit, found):
-            best, measured, low = cut, found, middle
-        else:
-            high = middle
-    return best, measured
+        if search.step():
+            break
+    if search.best is not None:
+        return search.best
+    finest = 1 if target.round_to == "auto" else target.round_to
+    smallest = plan.cut(replace(target, kind="threshold", amount=1.0, round_to=finest))
+    measured = timer(smallest)
+    if meets(limit, measured):
+        return smallest, measured
+    raise UnreachableBudget(
+        Option("latency"),
+        f" must be at least {measured.ratio.value:.1%} of the original ({measured.after.value:.3g} ms), the "
+        f"smallest this plan reaches here, got {target.amount!r}: ask for more, or allow more to be pruned",
+    )
+
+
+class _Search:
+    """Predicted shares that were tried, those that met the limit below those that did not."""
+
+    def __init__(self, limit: LatencyLimit, timer: Timer, predictor: Predictor) -> None:
+        self.limit, self.timer, self.predictor = limit, timer, predictor
+        self.share = _FIRST if limit.share is None else min(1.0, limit.share)
+        self.low, self.high = 0.0, 1.0
+        self.best: tuple[Cut, MeasuredLatency] | None = None
+
+    def step(self) -> bool:
+        """Try a share, and tell whether the search is over."""
+        cut = self.predictor(self.share)
+        if cut is None:  # out of reach: look above
+            self.low = self.share
+            self.share = (self.low + self.high) / 2
+            return False
+        measured = self.timer(cut)
+        part = used(self.limit, measured)
+        if part <= 1 and (self.best is None or part > used(self.limit, self.best[1])):
+            self.best = cut, measured
+        if CLOSE <= part <= 1 or (part <= 1 and bool(cut.mask.all())):
+            return True
+        self.low, self.high = (self.share, self.high) if part <= 1 else (self.low, self.share)
+        aim = self.share * (1 + CLOSE) / 2 / part
+        self.share = aim if self.low < aim < self.high else (self.low + self.high) / 2
+        return self.high - self.low < 1e-3

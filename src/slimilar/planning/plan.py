@@ -17,6 +17,15 @@ from slimilar.planning.budgets import Budget, parse_budget
 from slimilar.planning.cost import Cost, CostModel, human
 from slimilar.planning.cut import Curve, Cut, Removal
 from slimilar.planning.lazy_orders import LazyOrders
+from slimilar.planning.rounding import (
+    Allocation,
+    Rounding,
+    RoundTo,
+    StepBlocks,
+    allocate,
+    rounded_up,
+    roundings,
+)
 from slimilar.planning.target import COSTS, PruningTarget
 from slimilar.similarity.removal_order import RemovalOrder
 from slimilar.surgery.branches import without_branches
@@ -69,15 +78,16 @@ class Plan:
         params: Budget | None = None,
         ratio: float | None = None,
         quantile: float | None = None,
-        round_to: int = 1,
+        round_to: RoundTo = "auto",
         thresholds: Mapping[str, float] | None = None,
     ) -> Cut:
         """Return the cut at a threshold, or at the smallest threshold that meets a budget.
 
         A budget is a share (0.5), a number (4_400_000_000) or a text ("4.4G", "50%"). With a `ratio` every group loses
         that share of its channels; with a `quantile` that share of all channels leaves, those of least height.
-        `round_to=8` undoes the costliest merges until widths are multiples of 8. `thresholds` overrides the threshold
-        of single groups, by name.
+        `round_to=8` makes widths multiples of 8: a threshold removes no channel above it, so widths are rounded up; a
+        budget rounds up or down, whichever keeps more. "auto" stands for 16, and less in narrow groups or where 16
+        cannot reach a budget; 1 takes every width. `thresholds` overrides the threshold of single groups, by name.
         """
         return self.cut(
             PruningTarget.of(
@@ -93,21 +103,28 @@ class Plan:
                 Option("latency"),
                 " must be measured on the model, which a plan does not hold: pass it to prune",
             )
-        overrides = self._overrides(target.thresholds)
+        overrides = self.overrides(target.thresholds)
         if target.kind in COSTS:
-            return self._within_budget(target, overrides)
-        amount = float(target.amount)
+            found, rounding = self._allocated(target, overrides, give_back=True)
+            return self.cut_after(found.threshold, found.steps, rounding)
+        amount, rounding = float(target.amount), roundings(target.round_to)[0]
         if target.kind == "ratio":
             wanted = [math.floor(amount * group.width + 1e-9) for group in self.groups]
             for g, threshold in overrides.items():
                 wanted[g] = self.orders[g].steps(threshold)
-            return self._cut(amount, self._rounded(wanted, target.round_to))
+            return self.cut_after(amount, self._permitted(wanted), rounding)
         if target.kind == "quantile":
             amount = self._quantile(amount)
-        parts = self._below(amount, overrides) if target.round_to == 1 else None
+        parts = self._below(amount, overrides)
         if parts is not None:
-            return self._cut(amount, [len(part) for part in parts], parts)
-        return self._cut(amount, self._steps(amount, target.round_to, overrides))
+            return self.cut_after(amount, [len(part) for part in parts], rounding, parts)
+        wanted = [order.steps(overrides.get(g, amount)) for g, order in enumerate(self.orders)]
+        return self.cut_after(amount, self._permitted(wanted), rounding)
+
+    def threshold_within(self, target: PruningTarget) -> float:
+        """Return the smallest threshold that is within a budget, where widths are rounded up."""
+        found = self._allocated(target, self.overrides(target.thresholds), give_back=False)
+        return found[0].threshold
 
     def curve(self) -> Curve:
         """Return every point of the trade-off, from nothing removed to all that can be."""
@@ -147,7 +164,8 @@ class Plan:
         taken = (order.heights[: self._most_steps(g)] for g, order in enumerate(self.orders))
         return np.unique(np.concatenate([np.empty(0), *taken]))
 
-    def _overrides(self, thresholds: Mapping[str, float]) -> dict[int, float]:
+    def overrides(self, thresholds: Mapping[str, float]) -> dict[int, float]:
+        """Return the thresholds of single groups by their place in the plan."""
         names = [g.name for g in self.groups]
         return {names.index(choose(name, names, "group")): float(t) for name, t in thresholds.items()}
 
@@ -156,10 +174,6 @@ class Plan:
         heights = np.sort(np.concatenate([np.empty(0), *(o.heights for o in self.orders)]))
         count = math.floor(share * sum(g.width for g in self.groups) + 1e-9)
         return min(1.0, float(heights[count])) if count < len(heights) else 1.0
-
-    def _steps(self, threshold: float, round_to: int, overrides: Mapping[int, float]) -> list[int]:
-        wanted = [order.steps(overrides.get(g, threshold)) for g, order in enumerate(self.orders)]
-        return self._rounded(wanted, round_to)
 
     def _below(self, threshold: float, overrides: Mapping[int, float]) -> list[RemovalOrder] | None:
         """Return the steps below a threshold, if they can be had without the rest and all of them may be taken."""
@@ -171,12 +185,22 @@ class Plan:
         fits = (len(o) <= g.width - self.min_channels for o, g in zip(found, self.groups, strict=True))
         return found if all(fits) else None
 
-    def _rounded(self, wanted: Sequence[int], round_to: int) -> list[int]:
-        """Return how many steps of each group are taken: no more than may leave, and widths rounded up."""
+    def _permitted(self, wanted: Sequence[int]) -> list[int]:
+        """Return how many steps of each group are taken if no more than may leave are."""
+        return [min(self._limit(g), steps) for g, steps in enumerate(wanted)]
+
+    def blocks(self, rounding: Rounding, overrides: Mapping[int, float]) -> list[StepBlocks]:
+        """Return the blocks of steps of every group that leave together; an override settles its group."""
+        measured = all(order.damage is not None for order in self.orders)
         found = []
-        for g, group in enumerate(self.groups):
-            width = group.width - min(self._limit(g), wanted[g])
-            found.append(group.width - min(group.width, -(-width // round_to) * round_to))
+        for g, (group, order) in enumerate(zip(self.groups, self.orders, strict=True)):
+            if g in overrides:
+                steps = min(self._limit(g), order.steps(overrides[g]))
+                found.append(StepBlocks.settled(rounded_up(group.width, steps, rounding.of(group))))
+            else:
+                most = self._most_steps(g)
+                damage = order.damage[:most] if measured and order.damage is not None else None
+                found.append(StepBlocks.of(order.heights[:most], group.width, rounding.of(group), damage))
         return found
 
     # --- from steps to a cut ------------------------------------------------------------------------------------
@@ -187,37 +211,45 @@ class Plan:
             mask[start + order.removed[:count]] = False
         return without_branches(self.structure, mask)
 
-    def _cut(
-        self, threshold: float, steps: Sequence[int], orders: Sequence[RemovalOrder] | None = None
+    def cut_after(
+        self,
+        threshold: float,
+        wanted: Sequence[int],
+        rounding: Rounding,
+        orders: Sequence[RemovalOrder] | None = None,
     ) -> Cut:
+        """Return the cut that takes so many steps of each order, or fewer where widths are rounded up."""
         orders = self.orders if orders is None else orders
+        steps = [
+            rounded_up(group.width, count, rounding.of(group))
+            for group, count in zip(self.groups, wanted, strict=True)
+        ]
         mask = self._mask(steps, orders)
         kept, removals = {}, {}
         for start, group, order, count in zip(self.starts, self.groups, orders, steps, strict=True):
             kept[group.name] = tuple(np.flatnonzero(mask[start : start + group.width]).tolist())
             if len(kept[group.name]) == group.width - count:  # else the group goes with a branch
                 removals[group.name] = Removal(order, count, group.width)
-        return Cut(threshold, kept, removals, self.costs.at(mask), self.before, mask)
+        return Cut(threshold, kept, removals, self.costs.at(mask), self.before, mask, rounding.multiple)
 
-    def _within_budget(self, target: PruningTarget, overrides: Mapping[int, float]) -> Cut:
-        """Search for the smallest threshold whose cost is within the budget; cost never rises with it."""
+    def _allocated(
+        self, target: PruningTarget, overrides: Mapping[int, float], give_back: bool
+    ) -> tuple[Allocation, Rounding]:
+        """Return how many steps meet a budget, at the largest multiple that reaches it."""
         before = getattr(self.before, target.kind)
         limit = parse_budget(target.kind, target.amount, before) - target.reserve
-        thresholds = np.append(0.0, np.nextafter(self._heights, 2))
 
-        def steps(i: int) -> list[int]:
-            return self._steps(float(thresholds[i]), target.round_to, overrides)
+        def cost(steps: Sequence[int]) -> int:
+            return int(getattr(self.costs.at(self._mask(steps, self.orders)), target.kind))
 
-        def cost(i: int) -> int:
-            return int(getattr(self.costs.at(self._mask(steps(i), self.orders)), target.kind))
-
-        low, high = 0, len(thresholds) - 1
-        if (smallest := cost(high)) > limit:
-            raise _out_of_reach(target, smallest + target.reserve, before)
-        while low < high:
-            middle = (low + high) // 2
-            low, high = (low, middle) if cost(middle) <= limit else (middle + 1, high)
-        return self._cut(float(thresholds[low]), steps(low))
+        blocks: list[StepBlocks] = []
+        for rounding in roundings(target.round_to):
+            blocks = self.blocks(rounding, overrides)
+            found = allocate(blocks, cost, limit, give_back=give_back and rounding.multiple > 1)
+            if found is not None:
+                return found, rounding
+        smallest = cost([int(b.ends[-1]) for b in blocks])
+        raise _out_of_reach(target, smallest + target.reserve, before)
 
 
 def _out_of_reach(target: PruningTarget, smallest: int, before: int) -> UnreachableBudget:

@@ -8,7 +8,8 @@ from typing import Any, Literal, get_args
 
 from slimilar.errors import InvalidInput, Option
 from slimilar.planning.budgets import Budget, check_budget, check_latency
-from slimilar.utils.checks import check_positive_integer, check_share
+from slimilar.planning.rounding import RoundTo, check_rounding
+from slimilar.utils.checks import check_share
 
 TargetKind = Literal["threshold", "flops", "macs", "params", "ratio", "quantile", "latency"]
 KINDS: tuple[TargetKind, ...] = get_args(TargetKind)
@@ -29,14 +30,14 @@ class PruningTarget:
 
     kind: TargetKind
     amount: Budget
-    round_to: int = 1  # widths are multiples of it
+    round_to: RoundTo = "auto"  # widths are multiples of it
     thresholds: Mapping[str, float] = field(default_factory=dict)  # of single groups, by name
     reserve: int = 0  # of a budget of FLOPs or parameters: held back for biases that reconstruction adds
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
             raise InvalidInput(f"the kind of a target must be one of {', '.join(KINDS)}, got {self.kind!r}")
-        check_positive_integer(self.round_to, "round_to")
+        check_rounding(self.round_to)
         for threshold in self.thresholds.values():
             check_share(threshold)
         if self.kind in COSTS:
@@ -48,7 +49,7 @@ class PruningTarget:
 
     @classmethod
     def of(
-        cls, *, round_to: int = 1, thresholds: Mapping[str, float] | None = None, **amounts: Any
+        cls, *, round_to: RoundTo = "auto", thresholds: Mapping[str, float] | None = None, **amounts: Any
     ) -> PruningTarget:
         """Return the target of which exactly one amount is given; amounts that are None are not given."""
         given = {kind: amount for kind, amount in amounts.items() if amount is not None}

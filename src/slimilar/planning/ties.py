@@ -35,6 +35,8 @@ def untied(orders: Sequence[RemovalOrder]) -> tuple[RemovalOrder, ...]:
     ends = np.cumsum([0, *(len(o) for o in orders)])
     moved = np.where(heights < 1, heights + place, heights)
     return tuple(
-        o if np.array_equal(moved[a:b], o.heights) else RemovalOrder(o.removed, moved[a:b], o.representative)
+        o
+        if np.array_equal(moved[a:b], o.heights)
+        else RemovalOrder(o.removed, moved[a:b], o.representative, o.damage)
         for o, a, b in zip(orders, ends[:-1], ends[1:], strict=True)
     )

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from slimilar.errors import UnreachableBudget
 from slimilar.planning.cut import Cut
 from slimilar.planning.plan import Plan
+from slimilar.planning.rounding import RoundTo, roundings
+from slimilar.planning.target import PruningTarget
 
 
 @dataclass(frozen=True)
@@ -17,7 +19,7 @@ class State:
     """The settings of the controls of the page."""
 
     threshold: float
-    round_to: int = 1
+    round_to: RoundTo = "auto"
     thresholds: dict[str, float] = field(default_factory=dict)
 
 
@@ -28,7 +30,7 @@ def opening(plan: Plan, cut: Cut | None) -> State:
     if not plan.groups:
         return State(0.0)
     try:
-        return State(plan.at(flops=0.5).threshold)
+        return State(plan.threshold_within(PruningTarget("flops", 0.5)))
     except UnreachableBudget:
         return State(1.0)
 
@@ -37,13 +39,16 @@ def state_of(plan: Plan, cut: Cut) -> State:
     """Return a state with exactly the widths of a cut and the fewest overrides."""
     full = np.array([group.width for group in plan.groups], np.int64)
     wanted = np.array([cut.widths[group.name] for group in plan.groups], np.int64)
-    plain = np.array(list(plan.at(cut.threshold).widths.values()), np.int64)
+    plain = np.array(list(plan.at(cut.threshold, round_to=1).widths.values()), np.int64)
 
-    def missed(round_to: int) -> NDArray[np.bool_]:
-        rounded = np.minimum(full, -(-plain // round_to) * round_to)
-        return np.not_equal(rounded, wanted, dtype=np.bool_)
+    def missed(round_to: RoundTo) -> NDArray[np.bool_]:
+        multiples = np.array([roundings(round_to)[0].of(group) for group in plan.groups], np.int64)
+        rounded = np.minimum(full, -(-plain // multiples) * multiples)
+        found: NDArray[np.bool_] = np.not_equal(rounded, wanted)
+        return found
 
-    round_to = min(range(1, max(full, default=1) + 1), key=lambda n: int(missed(n).sum()))
+    choices: list[RoundTo] = ["auto", *range(1, max(full, default=1) + 1)]
+    round_to = min(choices, key=lambda n: int(missed(n).sum()))
     own = {}
     for g in np.flatnonzero(missed(round_to)):
         steps = int(full[g] - wanted[g])

@@ -34,9 +34,12 @@ class RemovalOrder:
     removed: Ints
     heights: Floats
     representative: Ints
+    damage: Floats | None = None  # what each step adds to the output's divergence, where that was measured
 
     def __post_init__(self) -> None:
         _freeze(self, removed=np.int64, heights=np.float64, representative=np.int64)
+        if self.damage is not None:
+            _freeze(self, damage=np.float64)
         if (
             self.removed.ndim != 1
             or not self.removed.shape == self.heights.shape == self.representative.shape

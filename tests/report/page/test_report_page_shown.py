@@ -18,6 +18,7 @@ from helpers.report_page import command_options
 from helpers.small_networks import NETWORKS, trained
 from slimilar import analyze
 from slimilar.planning.cost import CostModel
+from slimilar.planning.target import PruningTarget
 from slimilar.report import Point, write_report
 from slimilar.similarity.removal_order import NO_REPRESENTATIVE, RemovalOrder
 
@@ -49,7 +50,7 @@ def test_every_state_has_the_numbers_of_the_plan(browser, tmp_path, name):
             (group.name, dice.choice([0, 1, dice.random()])) for group in plan.groups if dice.random() < 0.25
         ]
         threshold = dice.choice([0, 1, dice.random() ** 3, *plan.orders[0].heights[:3]])
-        states.append({"threshold": threshold, "roundTo": dice.choice([1, 1, 3, 8, 64]), "own": own})
+        states.append({"threshold": threshold, "roundTo": dice.choice([1, "auto", 3, 8, 64]), "own": own})
     for state, (flops, macs, params, kept) in zip(states, view.page.evaluate(ASK, states), strict=True):
         cut = plan.at(state["threshold"], round_to=state["roundTo"], thresholds=dict(state["own"]))
         assert (flops, macs, params) == (cut.flops, cut.macs, cut.params)
@@ -67,7 +68,7 @@ def test_budgets_find_the_threshold_of_the_plan(opened, plan):
                 [kind, text],
             )
             if "threshold" in found:
-                assert found["threshold"] == plan.at(**{kind: text}, round_to=4).threshold
+                assert found["threshold"] == plan.threshold_within(PruningTarget(kind, text, 4))
             else:
                 assert found["smallest"] == getattr(plan.at(1.0, round_to=4), kind)
 

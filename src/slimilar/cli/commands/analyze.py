@@ -54,9 +54,9 @@ def analyze(
 
 def reachable(plan: Plan) -> list[Cut]:
     """Return the cuts at round shares of the FLOPs, as far as the plan goes."""
-    smallest = plan.at(1.0)
+    smallest = plan.at(1.0, round_to=1)
     shares = [share for share in SHARES if share * plan.before.flops >= smallest.flops]
-    return [*(plan.at(flops=share) for share in shares), smallest]
+    return [*(plan.at(flops=share, round_to=1) for share in shares), smallest]
 
 
 def _show_layers(out: Output, plan: Plan, cuts: list[Cut]) -> None:
@@ -66,7 +66,7 @@ def _show_layers(out: Output, plan: Plan, cuts: list[Cut]) -> None:
         [escape(group.name), str(group.width), *(str(cut.widths[group.name]) for cut in chosen)]
         for group in plan.groups
     ]
-    out.table(headings, rows, "Channels that stay, by FLOPs saved")
+    out.table(headings, rows, "Channels that stay, by FLOPs saved, before widths are rounded")
 
 
 def _show_curve(out: Output, plan: Plan, cuts: list[Cut]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -35,6 +36,12 @@ def bench(
     seconds: Annotated[
         float, typer.Option(help="How long to measure with each engine.", min=0, metavar="SECONDS")
     ] = 5.0,
+    layers: Annotated[
+        int,
+        typer.Option(
+            help="Show the N layers that take the most time (pytorch, onnxruntime).", min=0, metavar="N"
+        ),
+    ] = 5,
     threads: options.Threads = None,
     source: ModelOptions,
     seed: options.Seed = 0,
@@ -42,6 +49,8 @@ def bench(
     out: Output,
 ) -> None:
     """Measure latency and throughput, all models in turn, with 95 % confidence intervals.
+
+    Beside the time that a model saves stand the FLOPs that it saves, and their ratio: 1 if all saved FLOPs save time.
 
     Example: [bold]slimilar bench slimilar:demo small/model.safetensors --engine all[/]
     """
@@ -64,9 +73,104 @@ def bench(
     threads_used = f"{torch.get_num_threads()} threads, " if device.type == "cpu" else ""
     where = f"{hardware}, batch {batch}, {threads_used}medians and 95 % intervals of runs in turn"
     out.table(["<engine", "<model", "ms", "<95 %", "images/s", "time", "<95 %"], rows, where)
+    savings = _savings(opened, models, found, batch)
+    _show_savings(out, savings)
+    profiles = {name: _profiles(out, name, opened, batch, layers) for name in found} if layers else {}
     about = {"batch": batch, "device": str(device), "hardware": hardware, "threads": torch.get_num_threads()}
     engines = {name: _described(timings, models) for name, timings in found.items()}
-    out.answer({**about, "torch": torch.__version__, "engines": engines})
+    answer = {
+        **about,
+        "torch": torch.__version__,
+        "engines": engines,
+        "savings": [{**asdict(s), "ratio": s.ratio} for s in savings],
+    }
+    out.answer(answer | ({"layers": profiles} if layers else {}))
+
+
+@dataclass(frozen=True)
+class Saving:
+    """What a model saves beside the first one, in one engine."""
+
+    engine: str
+    model: str
+    flops: float  # shares of the first one's
+    time: float
+    slower: bool  # by more than the interval of the measurement
+
+    @property
+    def ratio(self) -> float | None:
+        """Return time saved by FLOPs saved; None where no FLOPs are."""
+        return (1 - self.time) / (1 - self.flops) if self.flops < 1 else None
+
+
+def _savings(
+    opened: dict[str, OpenedModel], models: list[str], found: dict[str, Timings], batch: int
+) -> list[Saving]:
+    """Return what every model but the first saves; none where the models are not to be counted."""
+    import slimilar
+
+    others = [name for name in dict.fromkeys(models) if name != models[0]]
+    if not others or not found:
+        return []
+    flops = {
+        name: slimilar.count(opened[name].model, opened[name].example(batch)).flops
+        for name in [models[0], *others]
+    }
+    savings = []
+    for engine, timings in found.items():
+        for name in others:
+            ratio = timings.ratio(name, models[0])
+            share = flops[name] / max(1, flops[models[0]])
+            savings.append(Saving(engine, name, share, ratio.value, ratio.low > 1))
+    return savings
+
+
+def _show_savings(out: Output, savings: list[Saving]) -> None:
+    from slimilar.cli.output import less
+
+    rows = [
+        [
+            s.engine,
+            escape(s.model),
+            less(1.0, s.flops),
+            less(1.0, s.time),
+            "" if s.ratio is None else f"{s.ratio:.2f}",
+        ]
+        for s in savings
+    ]
+    if rows:
+        out.table(["<engine", "<model", "FLOPs", "time", "time saved / FLOPs saved"], rows)
+    for s in savings:
+        if s.slower and s.flops < 1:
+            out.note(
+                f"{escape(s.model)} has fewer FLOPs but is slower in {s.engine}: prune with the default rounding "
+                "(no --round-to 1), or to a time: --latency 0.7 --runtime NAME"
+            )
+
+
+def _profiles(
+    out: Output, engine: str, opened: dict[str, OpenedModel], batch: int, most: int
+) -> dict[str, list[dict[str, Any]]]:
+    """Show where the time of every model goes in an engine, and return it."""
+    from slimilar.deploy.layer_profile import profile
+
+    found = {}
+    for name, model in opened.items():
+        with out.working(f"Looking at the layers in {engine}"):
+            layers = profile(engine, model.model, model.example(batch))
+        whole = sum(layer.milliseconds for layer in layers) or 1.0
+        rows = [
+            [escape(x.name), x.kind, f"{x.milliseconds:.3g}", f"{100 * x.milliseconds / whole:.1f} %"]
+            for x in layers[:most]
+        ]
+        if rows:
+            out.table(
+                ["<layer", "<", "ms", "share"],
+                rows,
+                f"{escape(name)} in {engine}: the longest of {len(layers)} layers",
+            )
+        found[name] = [asdict(layer) for layer in layers]
+    return found
 
 
 def _engines(wanted: tuple[str, ...]) -> list[str]:

@@ -153,8 +153,7 @@ class _Demo:
             images,
             reconstruction="none" if how == REMOVED else "linear",
         )
-        round_to = 8 if how == FITTED else 1  # kernels run in multiples of 8; its time is measured
-        return pruned(Output(quiet=True), self.opened, found, PruningTarget("flops", share, round_to))
+        return pruned(Output(quiet=True), self.opened, found, PruningTarget("flops", share))
 
 
 def _show_accuracy(out: Output, accuracy: float, count: int, rows: list[DemoRow]) -> None:

@@ -1,43 +1,123 @@
-"""`slimilar export`: a model as ONNX."""
+"""`slimilar export`: a model as ONNX, in int8 too, or as a file of PyTorch's."""
 
 from __future__ import annotations
 
+import tempfile
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from slimilar.cli import options
 from slimilar.cli.destination import file_for
+from slimilar.cli.images import ImageReader
 from slimilar.cli.model_options import Dtype, ModelOptions
-from slimilar.cli.output import Output, escape
+from slimilar.cli.model_source import OpenedModel
+from slimilar.cli.output import Output, escape, less, percent
+from slimilar.cli.preprocessing_options import PreprocessingOptions
+from slimilar.errors import InvalidInput, Option
+
+if TYPE_CHECKING:
+    from slimilar.deploy.quantization import Quantised
+
+_option = partial(typer.Option, rich_help_panel="int8")
+
+
+@dataclass(frozen=True)
+class Int8Options:
+    """Quantisation of the exported file, and the images for it."""
+
+    int8: Annotated[
+        bool, _option("--int8", help="Quantise the ONNX file, per channel; needs --calibrate.")
+    ] = False
+    calibrate: Annotated[
+        str | None,
+        _option(
+            help="Images for the ranges of activations: a folder, a .npz file, demo, cifar10.",
+            metavar="IMAGES",
+        ),
+    ] = None
+    images: Annotated[int, _option(help="How many of them.", min=1, metavar="N")] = 256
+    data: Annotated[
+        str | None, _option(help="Measure accuracy before and after on these test images.", metavar="DATA")
+    ] = None
+    limit: Annotated[
+        int | None, _option(help="Use only the first N images of --data.", min=1, metavar="N")
+    ] = None
+    preprocessing: PreprocessingOptions = PreprocessingOptions()
+
+    def check(self, out: Path, dtype: str | None) -> None:
+        """Raise for options that do not go together, before any work."""
+        if self.int8 and (self.calibrate is None or dtype is not None or out.suffix in (".pt2", ".ts")):
+            raise InvalidInput(
+                Option("int8"),
+                " must have --calibrate IMAGES, an .onnx file and no --dtype, got another combination",
+            )
+        if not self.int8 and (self.calibrate is not None or self.data is not None):
+            raise InvalidInput(
+                "--calibrate and --data are for --int8, got no --int8: pass it, or leave them out"
+            )
 
 
 def export(
     model: options.Model,
     *,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.", metavar="FILE")] = Path(
-        "model.onnx"
-    ),
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out",
+            "-o",
+            help="The file to write: .onnx, .pt2 (torch.export), .ts (TorchScript).",
+            metavar="FILE",
+        ),
+    ] = Path("model.onnx"),
     fixed_batch: Annotated[
         int | None, typer.Option(help="Fix the batch size. Default: dynamic.", min=1, metavar="N")
     ] = None,
+    quantisation: Int8Options,
     source: ModelOptions,
     dtype: Dtype = None,
     output: Output,
 ) -> None:
-    """Export a model to ONNX, and compare its outputs with PyTorch's.
+    """Export a model to ONNX, torch.export or TorchScript, and compare its outputs with the model's.
+
+    Batch norms are folded into convolutions. [bold]--dtype float16[/] writes half precision, [bold]--int8[/] quantises.
 
     Example: [bold]slimilar export small/model.safetensors -o small.onnx[/]
     """
+    quantisation.check(out, dtype)
+    file = file_for(out)
+    opened = source.open(model).placed("cpu", dtype)
+    if file.suffix in (".pt2", ".ts"):
+        return _torch_file(output, opened, file, fixed_batch)
+    if not quantisation.int8:
+        return _onnx_file(output, opened, file, fixed_batch)
+    return _int8_file(output, opened, file, fixed_batch, quantisation)
+
+
+def _torch_file(output: Output, opened: OpenedModel, out: Path, batch: int | None) -> None:
+    from slimilar.deploy.torch_files import export_torch
+    from slimilar.planning.cost import human
+
+    with output.working("Exporting"):
+        done = export_torch(opened.model, out, opened.example(batch or 1), dynamic_batch=batch is None)
+    rows = [
+        ["file", f"{escape(done.path)}, {human(done.bytes)}B"],
+        ["largest difference", f"{done.error:.1g}"],
+    ]
+    output.table(["<", "<"], rows)
+    output.answer({"file": str(done.path), "bytes": done.bytes, "error": done.error})
+
+
+def _onnx_file(output: Output, opened: OpenedModel, out: Path, fixed_batch: int | None) -> None:
     from slimilar.deploy.onnx import export_onnx
     from slimilar.planning.cost import human
 
-    file = file_for(out)
-    opened = source.open(model).placed("cpu", dtype)
     with output.working("Exporting"):
         done = export_onnx(
-            opened.model, file, opened.example(fixed_batch or 1), dynamic_batch=fixed_batch is None
+            opened.model, out, opened.example(fixed_batch or 1), dynamic_batch=fixed_batch is None
         )
     compared = "not compared: onnxruntime is not installed" if done.error is None else f"{done.error:.1g}"
     output.table(
@@ -58,3 +138,58 @@ def export(
             "error": done.error,
         }
     )
+
+
+def _int8_file(
+    output: Output, opened: OpenedModel, out: Path, batch: int | None, quantisation: Int8Options
+) -> None:
+    from slimilar.deploy.onnx import export_onnx
+    from slimilar.deploy.quantization import OnnxSession, quantise
+    from slimilar.train import evaluate
+
+    assert quantisation.calibrate is not None
+    reader = ImageReader(output, opened, quantisation.preprocessing)
+    images: Any = reader.calibration(quantisation.calibrate, quantisation.images).as_argument(False)
+    test = (
+        None if quantisation.data is None else reader.labelled(quantisation.data, "test", quantisation.limit)
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        plain = Path(folder) / "float.onnx"
+        with output.working("Exporting"):
+            size = export_onnx(
+                opened.model, plain, opened.example(batch or 1), dynamic_batch=batch is None
+            ).bytes
+        with output.working("Quantising"):
+            done = quantise(plain, out, images)
+        accuracy = None
+        if test is not None:
+            with output.working("Measuring accuracy"):
+                accuracy = tuple(evaluate(OnnxSession(file), test).accuracy for file in (plain, out))
+    _show_int8(output, done, size, accuracy)
+
+
+def _show_int8(output: Output, done: Quantised, size: int, accuracy: tuple[float, ...] | None) -> None:
+    from slimilar.planning.cost import human
+
+    before, after = (done.timings.milliseconds(name) for name in ("float", "int8"))
+    ratio = done.timings.ratio("int8", "float")
+    rows = [
+        ["size", f"{human(size)}B", f"{human(done.bytes)}B", less(size, done.bytes)],
+        ["time", f"{before.value:.3g} ms", f"{after.value:.3g} ms", less(1.0, ratio.value)],
+    ]
+    if accuracy is not None:
+        change = f"{100 * (accuracy[1] - accuracy[0]):+.1f} points"
+        rows.append(["accuracy", percent(accuracy[0]), percent(accuracy[1]), change])
+    output.table(["<", "float32", "int8", ""], rows, str(done.path))
+    output.say(f"the same largest output on {percent(done.agreement)} of the calibration images")
+    if ratio.low > 1:
+        output.note(
+            "int8 is slower than float32 here: this processor may lack int8 instructions; keep the float file"
+        )
+    output.answer(
+        {
+            "file": str(done.path), "bytes": done.bytes, "float_bytes": size, "agreement": done.agreement,
+            "error": done.error, "milliseconds": {"float": before.value, "int8": after.value},
+            "accuracy": None if accuracy is None else {"float": accuracy[0], "int8": accuracy[1]},
+        }
+    )  # fmt: skip

@@ -23,6 +23,7 @@ from slimilar.cli.target_options import TargetOptions
 from slimilar.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from slimilar.deploy.runtimes import Runtime
     from slimilar.planning.target import PruningTarget
     from slimilar.result import Result
 
@@ -72,7 +73,7 @@ def prune(
         show_cut(output, found.plan, found.plan.cut(target))
         output.say("[bold]Nothing was written[/]: leave out --dry-run to prune.")
         return output.answer({"cut": dict(found.plan.cut(target).widths)})
-    result = pruned(output, opened, found, target, goal.runtime)
+    result = pruned(output, opened, found, target, goal.where())
     measured = MeasuredAccuracy()
     if accuracy is not None:
         calibrated = found.images is not None
@@ -96,7 +97,11 @@ def _check_dry_run(target: PruningTarget, writing: WritingOptions) -> None:
 
 
 def pruned(
-    out: Output, opened: OpenedModel, found: Planned, target: PruningTarget, runtime: str = "pytorch"
+    out: Output,
+    opened: OpenedModel,
+    found: Planned,
+    target: PruningTarget,
+    runtime: str | Runtime = "pytorch",
 ) -> Result:
     """Return the smaller model of a plan at a target."""
     import slimilar

@@ -2,7 +2,7 @@
 
 const data = JSON.parse(byId("data").textContent);
 const network = new Network(data);
-const ROUNDINGS = [...new Set([1, 2, 4, 8, 16, 32, data.state.round_to])].sort((a, b) => a - b);
+const ROUNDINGS = ["auto", ...new Set([1, 2, 4, 8, 16, 32, ...[data.state.round_to].filter(Number)])].sort((a, b) => a - b);
 
 /** The state in which the page opened. */
 function openingState() {
@@ -211,7 +211,7 @@ function listen() {
   on("budget-go", "click", aim);
   on("budget", "keydown", (event) => { if (event.key === "Enter") aim(); });
   on("controls", "submit", (event) => event.preventDefault());
-  on("round", "change", () => change({ roundTo: Number(byId("round").value) }, true));
+  on("round", "change", () => change({ roundTo: Number(byId("round").value) || "auto" }, true));
   on("reset", "click", () => { byId("budget").value = ""; note(""); change(openingState(), true); });
   on("as-shell", "click", () => { language = "shell"; showCommand(); });
   on("as-python", "click", () => { language = "python"; showCommand(); });

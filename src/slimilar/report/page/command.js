@@ -45,7 +45,7 @@ function ownThresholds(network, state) {
 
 function shellCommand(network, state, source) {
   const words = ["slimilar prune", source || "MODEL", "--threshold", briefThreshold(network, state)];
-  if (state.roundTo > 1) words.push("--round-to", String(state.roundTo));
+  if (state.roundTo !== "auto") words.push("--round-to", String(state.roundTo));
   for (const [name, threshold] of ownThresholds(network, state)) {
     words.push("--layer", quoteShell(`${name}=${exact(threshold)}`));
   }
@@ -54,7 +54,7 @@ function shellCommand(network, state, source) {
 
 function pythonCommand(network, state) {
   const words = ["model", "x", `threshold=${briefThreshold(network, state)}`];
-  if (state.roundTo > 1) words.push(`round_to=${state.roundTo}`);
+  if (state.roundTo !== "auto") words.push(`round_to=${state.roundTo}`);
   const own = ownThresholds(network, state).map(([name, t]) => `${quotePython(name)}: ${exact(t)}`);
   if (own.length) words.push(`thresholds={${own.join(", ")}}`);
   const input = network.rows.find((row) => row.kind === "input");

@@ -1,6 +1,6 @@
 // The plan: widths and costs in any state, the same numbers as Plan.at in Python.
 //
-// A state is { threshold, roundTo, own: Map(group -> threshold) }.
+// A state is { threshold, roundTo, own: Map(group -> threshold) }; roundTo is a number or "auto".
 
 class Network {
   constructor(data) {
@@ -40,7 +40,8 @@ class Network {
     return this.groups.map((group, g) => {
       const threshold = state.own.has(g) ? state.own.get(g) : state.threshold;
       const wanted = group.width - Math.min(group.limit, countBelow(group.heights, threshold));
-      return group.width - Math.min(group.width, Math.ceil(wanted / state.roundTo) * state.roundTo);
+      const multiple = state.roundTo === "auto" ? group.multiple : state.roundTo;
+      return group.width - Math.min(group.width, Math.ceil(wanted / multiple) * multiple);
     });
   }
 

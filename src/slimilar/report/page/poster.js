@@ -27,7 +27,7 @@ function posterText(context, text, x, y, font, color, align = "left") {
 function posterHead(context, title, state, before, result) {
   const { margin } = POSTER;
   posterText(context, title, margin, margin + 26, "600 34px", "ink");
-  const rounding = state.roundTo > 1 ? `, widths rounded to ${state.roundTo}` : "";
+  const rounding = state.roundTo === 1 ? "" : `, widths rounded to ${state.roundTo === "auto" ? "16 or less" : state.roundTo}`;
   const own = state.own.size ? `, ${plural(state.own.size, "layer")} with a custom threshold` : "";
   posterText(context, `threshold ${short(state.threshold)}${rounding}${own}`, margin, margin + 60, "18px", "muted");
   [["FLOPs", "flops"], ["parameters", "params"], ["channels", "channels"]].forEach(([word, kind], i) => {

@@ -1,0 +1,185 @@
+"""Widths that runtimes like, as part of the allocation: channels leave in blocks that end at multiples.
+
+Convolutions compute blocks of channels: 16 of them in an AVX-512 register, 8 with AVX2 and on the tensor cores of a GPU
+in half precision, 16 there in int8. A width in between is padded, or sends the layer to a slower kernel. 16 is a
+multiple of all of these, so it is what "auto" stands for.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from slimilar.errors import InvalidInput, Option
+from slimilar.graph.groups import ChannelGroup
+
+RoundTo = int | Literal["auto"]
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+CostOf = Callable[[Sequence[int]], int]  # of the network, after so many steps of each group
+
+AUTO = 16  # channels
+
+
+def check_rounding(value: object) -> RoundTo:
+    """Return a multiple or "auto", or raise.
+
+    >>> check_rounding("auto"), check_rounding(8)
+    ('auto', 8)
+    """
+    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
+        return value
+    raise InvalidInput(Option("round_to"), f' must be a whole number of at least 1 or "auto", got {value!r}')
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """What widths are multiples of; `adapts` to groups: 16 channels however many a unit has, less for narrow groups.
+
+    A group of fewer than two multiples could only stay or go whole, so it takes half the multiple. Below one multiple
+    every width takes about the time of its channels, and any will do.
+    """
+
+    multiple: int
+    adapts: bool = False
+
+    def of(self, group: ChannelGroup) -> int:
+        """Return what the width of a group is a multiple of, in units."""
+        if not self.adapts:
+            return self.multiple
+        multiple = self.multiple // math.gcd(self.multiple, _channels_of_a_unit(group))
+        if group.width >= 2 * multiple:
+            return multiple
+        return max(1, multiple // 2) if group.width >= multiple else 1
+
+
+def roundings(round_to: RoundTo) -> tuple[Rounding, ...]:
+    """Return what to try for a budget, in turn: "auto" takes smaller multiples where 16 cannot reach it.
+
+    >>> [rounding.multiple for rounding in roundings("auto")]
+    [16, 8, 4, 2, 1]
+    """
+    if isinstance(round_to, int):
+        return (Rounding(round_to),)
+    return tuple(Rounding(AUTO >> i, adapts=True) for i in range(AUTO.bit_length()))
+
+
+def _channels_of_a_unit(group: ChannelGroup) -> int:
+    norms = group.batch_norms
+    return norms[0].positions.shape[1] if norms else max(1, len(group.channels[0]))
+
+
+def rounded_up(width: int, steps: int, multiple: int) -> int:
+    """Return how many of some steps are taken if the width that they leave is rounded up.
+
+    >>> [rounded_up(20, steps, 8) for steps in (3, 4, 13)]
+    [0, 4, 12]
+    """
+    left = -(-(width - steps) // multiple) * multiple
+    return width - min(width, left)
+
+
+@dataclass(frozen=True, eq=False)
+class StepBlocks:
+    """The steps of a group, cut into blocks that end where its width is a multiple. A block leaves as a whole.
+
+    >>> found = StepBlocks.of(np.array([0.1, 0.2, 0.3, 0.5, 0.9]), width=6, multiple=2)
+    >>> found.ends.tolist(), found.means.round(3).tolist(), found.tops.tolist()
+    ([0, 2, 4], [0.15, 0.4], [0.2, 0.5])
+    """
+
+    ends: Ints  # steps that are taken after 0, 1, ... blocks
+    means: Floats  # of the heights of each block's steps
+    tops: Floats  # the largest of them
+    losses: Floats  # what all steps taken cost, after 0, 1, ... blocks: their damage, or their heights
+
+    @classmethod
+    def of(cls, heights: Floats, width: int, multiple: int, damage: Floats | None = None) -> StepBlocks:
+        """Return the blocks of the steps of a group that may be taken."""
+        steps = np.arange(len(heights) + 1)
+        ends = steps[(steps == 0) | ((width - steps) % multiple == 0)]
+        sums, losses = (
+            np.append(0.0, np.cumsum(x))[ends] for x in (heights, heights if damage is None else damage)
+        )
+        means = np.diff(sums) / np.diff(ends)
+        # heights never fall, so neither do their means, but for rounding errors
+        return cls(ends, np.maximum.accumulate(means), heights[ends[1:] - 1], losses)
+
+    @classmethod
+    def settled(cls, steps: int) -> StepBlocks:
+        """Return a group of which a number of steps is taken in any case."""
+        return cls(np.array([steps]), np.empty(0), np.empty(0), np.zeros(1))
+
+
+@dataclass(frozen=True)
+class Allocation:
+    """How many steps of each group are taken; `loss` is what they cost together."""
+
+    threshold: float
+    steps: tuple[int, ...]
+    loss: float
+
+
+def allocate(
+    blocks: Sequence[StepBlocks], cost: CostOf, limit: float, *, give_back: bool = True
+) -> Allocation | None:
+    """Return the blocks that leave to meet a budget; None if all of them together do not reach it.
+
+    Blocks leave in the order of their mean heights, which rounds widths to the nearest, or of their largest, which
+    rounds them up, whichever loses less. What is saved beyond the budget is given back, groups of high
+    blocks first: no threshold gives these widths, so `give_back` is false where one should.
+    """
+    found = []
+    for ranks in ([b.tops for b in blocks], [b.means for b in blocks])[: 1 + give_back]:
+        if (reached := _first_within(blocks, ranks, cost, limit)) is not None:
+            threshold, taken = reached
+            kept = _given_back(blocks, ranks, taken, cost, limit) if give_back else taken
+            loss = sum(float(b.losses[n]) for b, n in zip(blocks, kept, strict=True))
+            found.append(Allocation(threshold, tuple(_steps(blocks, kept)), loss))
+    return min(found, key=lambda allocation: allocation.loss, default=None)
+
+
+def _steps(blocks: Sequence[StepBlocks], taken: Sequence[int]) -> list[int]:
+    return [int(b.ends[n]) for b, n in zip(blocks, taken, strict=True)]
+
+
+def _first_within(
+    blocks: Sequence[StepBlocks], ranks: Sequence[Floats], cost: CostOf, limit: float
+) -> tuple[float, list[int]] | None:
+    """Return the smallest threshold on the ranks of blocks that is within the limit, and the blocks below it."""
+
+    def below(i: int) -> list[int]:
+        return [int(np.searchsorted(rank, thresholds[i])) for rank in ranks]
+
+    thresholds = np.append(0.0, np.nextafter(np.unique(np.concatenate([np.empty(0), *ranks])), np.inf))
+    at = smallest(lambda i: cost(_steps(blocks, below(i))), limit, len(thresholds))
+    return None if at is None else (float(thresholds[at]), below(at))
+
+
+def _given_back(
+    blocks: Sequence[StepBlocks], ranks: Sequence[Floats], taken: Sequence[int], cost: CostOf, limit: float
+) -> list[int]:
+    """Return the blocks that leave without those for which there is room, groups of high blocks first."""
+    kept = list(taken)
+    last = {g: float(rank[n - 1]) for g, (rank, n) in enumerate(zip(ranks, kept, strict=True)) if n}
+    for g in sorted(last, key=lambda g: -last[g]):
+        while kept[g] and cost(_steps(blocks, [*kept[:g], kept[g] - 1, *kept[g + 1 :]])) <= limit:
+            kept[g] -= 1
+    return kept
+
+
+def smallest(cost: Callable[[int], int], limit: float, count: int) -> int | None:
+    """Return the first of so many states, whose cost never rises, within a limit; None if not even the last is.
+
+    >>> smallest(lambda i: 10 - i, 7, 10), smallest(lambda i: 10 - i, 0, 10)
+    (3, None)
+    """
+    if cost(count - 1) > limit:
+        return None
+    return bisect_left(range(count - 1), True, key=lambda i: cost(i) <= limit)

@@ -1,0 +1,80 @@
+"""Where to shrink when time is short: channels leave where a millisecond costs the least damage."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from slimilar.planning.rounding import Allocation, StepBlocks
+from slimilar.planning.time_model import TimeModel
+
+_AHEAD = 4  # blocks looked ahead: a time table has plateaus, where one block alone saves nothing
+_NOTHING = 1e-9  # milliseconds
+
+
+class _Descent:
+    """Blocks that have left so far, and for every group the best next move: (damage per millisecond, blocks)."""
+
+    def __init__(self, blocks: Sequence[StepBlocks], times: TimeModel) -> None:
+        self.blocks, self.times = blocks, times
+        self.taken = [0] * len(blocks)
+        self.steps = [int(b.ends[0]) for b in blocks]
+        self.layers = [times.layer(i, self.steps) for i in range(len(times.layers))]
+        self.moves = {g: move for g in range(len(blocks)) if (move := self._best(g)) is not None}
+
+    @property
+    def total(self) -> float:
+        return sum(self.layers)
+
+    def _best(self, g: int) -> tuple[float, int] | None:
+        """Return the move of a group that costs the least damage per millisecond; None if all have left."""
+        block, now = self.blocks[g], self.taken[g]
+        found = []
+        for count in range(1, min(_AHEAD, len(block.ends) - 1 - now) + 1):
+            damage = float(block.losses[now + count] - block.losses[now])
+            found.append((damage / max(self._saved(g, int(block.ends[now + count])), _NOTHING), count))
+        return min(found, default=None)
+
+    def _saved(self, g: int, steps: int) -> float:
+        moved = [*self.steps[:g], steps, *self.steps[g + 1 :]]
+        return sum(self.layers[i] - self.times.layer(i, moved) for i in self.times.touched.get(g, ()))
+
+    def move(self, g: int, count: int) -> None:
+        """Let blocks of a group leave (or come back), and look again at the groups whose layers that changes."""
+        self.taken[g] += count
+        self.steps[g] = int(self.blocks[g].ends[self.taken[g]])
+        changed = set(self.times.touched.get(g, ()))
+        for i in changed:
+            self.layers[i] = self.times.layer(i, self.steps)
+        for other, layers in self.times.touched.items():
+            if other == g or changed & set(layers):
+                self.moves.pop(other, None)
+                if (move := self._best(other)) is not None:
+                    self.moves[other] = move
+
+
+def allocate_time(blocks: Sequence[StepBlocks], times: TimeModel, limit: float) -> Allocation | None:
+    """Return the blocks that leave to bring the predicted time below a limit; None if all of them do not.
+
+    One after another, the blocks leave that cost the least damage per millisecond at the widths reached so far. What
+    is saved beyond the limit is given back, the dearest first.
+    """
+    descent = _Descent(blocks, times)
+    while descent.total > limit:
+        if not descent.moves:
+            return None
+        g = min(descent.moves, key=lambda g: descent.moves[g])
+        descent.move(g, descent.moves[g][1])
+    _give_back(descent, limit)
+    loss = sum(float(b.losses[n]) for b, n in zip(blocks, descent.taken, strict=True))
+    return Allocation(1.0, tuple(descent.steps), loss)
+
+
+def _give_back(descent: _Descent, limit: float) -> None:
+    def dearest(g: int) -> float:
+        block, n = descent.blocks[g], descent.taken[g]
+        return float(block.losses[n - 1] - block.losses[n])
+
+    for g in sorted((g for g, n in enumerate(descent.taken) if n), key=dearest):
+        descent.move(g, -1)
+        if descent.total > limit:
+            descent.move(g, 1)
