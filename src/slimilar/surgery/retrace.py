@@ -71,10 +71,16 @@ class Checker:
         """Do nothing: assumptions are what is being tested, by where the labels arrive."""
 
     def merge(self, factor: Tensor, axes: Sequence[int]) -> Tensor:
-        """Return the first labels along all axes on which they belong together in the original."""
+        """Return the first labels along all axes on which they belong together in the original.
+
+        An axis that tells channels apart in what the original's operator returned is left as it is: later operators may
+        have tied its channels too.
+        """
         classes = torch.from_numpy(self._classes[factor.numpy()])
+        outputs = [self._original.values[v] for v in self._original.ops[self._op].outputs]
+        apart = {axis for v in outputs for f in v.labels if f.ndim == factor.ndim for axis in axes_of(f)}
         for axis in axes_of(factor):
-            if bool((classes == classes.narrow(axis, 0, 1)).all()):
+            if axis not in apart and bool((classes == classes.narrow(axis, 0, 1)).all()):
                 factor, classes = factor.narrow(axis, 0, 1), classes.narrow(axis, 0, 1)
         return factor
 

@@ -208,7 +208,12 @@ def resolve(policy: LabelPolicy, call: Call, factor: Tensor) -> Tensor:
     if free is None:
         policy.freeze((factor,), fixed_size(f"operator {call.name} regroups channels by fixed sizes"))
         return factor
-    return policy.merge(factor, [axis for axis in axes if axis != free])
+    others = [axis for axis in axes if axis != free]
+    if bool((factor >= 0).all()):
+        return policy.merge(factor, others)
+    for axis in others:  # what belongs to no channel cannot stand for others
+        policy.bind(factor, factor.narrow(axis, 0, 1))
+    return factor
 
 
 def shrinking_axis(call: Call, factor: Tensor) -> int | None:
