@@ -78,7 +78,7 @@ def test_a_head_behind_global_pooling_keeps_its_width_with_few_images(count: int
     net = headed()
     plan = slimilar.analyze(net, images(1), criterion="span", calibration=images(count))
     head = next(g for g in plan.groups if g.width == 96)
-    assert plan.at(flops=0.8).widths[head.name] >= 48
+    assert plan.at(flops=0.8, round_to=1).widths[head.name] >= 48
 
 
 def test_fitted_and_measured_images_never_overlap(monkeypatch: pytest.MonkeyPatch) -> None:

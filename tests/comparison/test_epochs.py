@@ -24,7 +24,7 @@ def test_a_row_holds_the_accuracy_after_every_epoch(tmp_path):
     (row,) = load(tmp_path).rows
     s = subject()
     small = slimilar.prune(
-        s.model, s.example, flops="0.5", criterion="magnitude-l1", reconstruction="none"
+        s.model, s.example, flops="0.5", round_to=1, criterion="magnitude-l1", reconstruction="none"
     ).model
     by_hand = train(small, s.train, TWICE, test=s.test)
     assert row.by_epoch == tuple(record.test_accuracy for record in by_hand.history)

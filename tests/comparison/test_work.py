@@ -35,8 +35,9 @@ def test_a_row_is_what_one_would_get_by_hand(whole):
     row = next(r for r in whole[1].rows if r.key == "magnitude-l1-linear-0.5-0")
     s, images = subject(), calibration(subject(), TERMS, 0)[0]
     pruned = slimilar.prune(
-        s.model, s.example, flops="0.5", criterion="magnitude-l1", substitute="linear", calibration=images
-    )
+        s.model, s.example, flops="0.5", round_to=1, criterion="magnitude-l1", substitute="linear",
+        calibration=images,
+    )  # fmt: skip
     tuned = train(pruned.model, s.train, RECIPE).model
     start = slimilar.count(s.model, s.example)
     assert row.before == evaluate(s.model, s.test).accuracy

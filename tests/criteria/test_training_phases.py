@@ -101,7 +101,7 @@ def test_soft_must_know_how_far_to_go() -> None:
 def test_soft_zeroes_the_smallest_filters_and_they_may_return() -> None:
     net = network()
     nn.init.constant_(net[5].bias, 0.5)  # behind a ReLU that is shut, a filter waits for its momentum
-    hooks = training_hooks("soft", net, X, ratio=0.25)
+    hooks = training_hooks("soft", net, X, ratio=0.25, round_to=1)
     before = filter_norms(net[4])
     hooks.on_epoch_end(net, 1)  # type: ignore[misc]
     gone = np.flatnonzero(filter_norms(net[4]) == 0)

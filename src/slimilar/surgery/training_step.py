@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from torch import Tensor, nn
 
@@ -40,7 +42,8 @@ def _step_error(model: nn.Module, inputs: Example) -> Exception | None:
     """
     args, kwargs = map_tensors(_differentiable, arguments(inputs))
     try:
-        with torch.random.fork_rng(), torch.enable_grad():
+        with torch.random.fork_rng(), torch.enable_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of the user's code, which runs on our behalf
             found = tensors_in(eval_view(model).requires_grad_(False).train()(*args, **kwargs))
             losses = [t.double().mean() for t in found if t.is_floating_point() and t.requires_grad]
             if losses:
