@@ -27,7 +27,7 @@ class Tuning:
 
 QUICK = recipe("quick")
 _FROZEN = replace(QUICK, freeze_statistics=True)
-_CALM = replace(_FROZEN, dropout=False)
+_CALM = replace(_FROZEN, no_dropout=True)
 VARIATIONS = {  # what is chosen among
     **{f"plain {lr}": Tuning(replace(QUICK, lr=lr)) for lr in (0.01, 0.03)},
     **{f"taught {lr}": Tuning(replace(QUICK, lr=lr), 0.7) for lr in (0.01, 0.03)},

@@ -57,14 +57,14 @@ def test_frozen_statistics_are_those_that_the_steps_use():
 @pytest.mark.parametrize("dropout", [True, False])
 def test_dropout_is_off_where_a_recipe_says_so(dropout):
     """Without dropout a step is that of the same network without such a layer."""
-    recipe = Recipe(epochs=1, batch_size=64, lr=0.05, dropout=dropout)
+    recipe = Recipe(epochs=1, batch_size=64, lr=0.05, no_dropout=not dropout)
     dropped, plain = (train(network(rate), TRAIN.first(64), recipe).model for rate in (0.5, 0.0))
     same = [torch.equal(a, b) for a, b in zip(dropped.parameters(), plain.parameters(), strict=True)]
     assert all(same) is not dropout
 
 
 def test_recipes_of_older_checkpoints_have_the_same_terms():
-    assert {"freeze_statistics", "dropout"}.isdisjoint(Recipe(epochs=1, batch_size=2, lr=0.1).terms())
-    changed = Recipe(epochs=1, batch_size=2, lr=0.1, freeze_statistics=True, dropout=False).terms()
+    assert {"freeze_statistics", "no_dropout"}.isdisjoint(Recipe(epochs=1, batch_size=2, lr=0.1).terms())
+    changed = Recipe(epochs=1, batch_size=2, lr=0.1, freeze_statistics=True, no_dropout=True).terms()
     assert changed["freeze_statistics"] is True
-    assert changed["dropout"] is False
+    assert changed["no_dropout"] is True

@@ -23,7 +23,7 @@ class Recipe:
     counts the images of all processes together. ``ema`` is the decay of the averaged weights, None for no
     average. ``clip`` is the largest norm of a step's gradient; a larger one is scaled down. With
     ``freeze_statistics`` batch norms keep and use their means and variances, while scales and shifts are trained.
-    Few and small batches estimate the statistics worse than a fit to images has left them. ``dropout=False`` turns
+    Few and small batches estimate the statistics worse than a fit to images has left them. ``no_dropout`` turns
     dropout layers off in training: a pruned network has little to spare, and a fit was made without them.
     """
 
@@ -39,7 +39,7 @@ class Recipe:
     ema: float | None = None
     clip: float | None = None
     freeze_statistics: bool = False
-    dropout: bool = True
+    no_dropout: bool = False
 
     def __post_init__(self) -> None:
         problems = {
@@ -66,7 +66,7 @@ class Recipe:
         >>> "freeze_statistics" in RECIPES["quick"].terms()
         False
         """
-        later = {"freeze_statistics": False, "dropout": True}
+        later = {"freeze_statistics": False, "no_dropout": False}
         return {name: value for name, value in asdict(self).items() if later.get(name) is not value}
 
     def learning_rate(self, epoch: float) -> float:
@@ -116,7 +116,7 @@ RECIPES = MappingProxyType(
             warmup=0.1,
             clip=1.0,
             freeze_statistics=True,
-            dropout=False,
+            no_dropout=True,
         ),
     }
 )
