@@ -226,26 +226,30 @@ def relu_product(mean: Values, std: Values, correlation: Tensor) -> Tensor:
     mu, sigma = _channels(mean, std)
     rho = _checked_correlation(correlation, mu)
     ratio = mu / torch.where(sigma > 0, sigma, 1.0)
-    product = sigma[:, None] * sigma * _standard_relu_product(ratio[:, None], ratio[None, :], rho)
+    product = sigma[:, None] * sigma * _standard_relu_product(ratio, rho)
     expected, var = moments("relu", mu, sigma)
     still = sigma == 0
     product = torch.where(still[:, None] | still, expected[:, None] * expected, product)
     return product.diagonal_scatter(var + expected.square())
 
 
-def _standard_relu_product(a: Tensor, b: Tensor, rho: Tensor) -> Tensor:
-    """Return E[relu(u) relu(v)] for u and v of means a and b, variance 1 and correlation rho."""
+def _standard_relu_product(means: Tensor, rho: Tensor) -> Tensor:
+    """Return E[relu(u) relu(v)] of every two channels of variance 1 and correlation rho."""
+    a, b = means[:, None], means[None, :]
     rho = rho.clamp(-1 + 1e-12, 1 - 1e-12)  # its slope in rho is below 1: this moves it by 1e-12 at most
     s = ((1 - rho) * (1 + rho)).sqrt()
-    u, v = (a - rho * b) / s, (b - rho * a) / s
-    tails = a * _density(b) * _below(u) + b * _density(a) * _below(v) + s * _density(a) * _density(v)
-    return ((a * b + rho) * _both_below(a, b, rho, s) + tails).clamp(min=0)
+    v = (b - rho * a) / s
+    leg = b * _density(a) * _below(v)  # the other one is the same for the two channels exchanged
+    tails = leg + leg.T + s * _density(a) * _density(v)
+    return ((a * b + rho) * _both_below(means, rho, s) + tails).clamp(min=0)
 
 
-def _both_below(a: Tensor, b: Tensor, rho: Tensor, s: Tensor) -> Tensor:
-    """Return the distribution function of two correlated standard Gaussians, by Owen's T function."""
-    a, b = (torch.where(x == 0, 1e-300, x) for x in (a, b))  # on the axes the formula is a limit
-    legs = _owens_t(a, (b - rho * a) / s / a) + _owens_t(b, (a - rho * b) / s / b)
+def _both_below(means: Tensor, rho: Tensor, s: Tensor) -> Tensor:
+    """Return how likely both of every two correlated Gaussians are below their means, by Owen's T function."""
+    means = torch.where(means == 0, 1e-300, means)  # on the axes the formula is a limit
+    a, b = means[:, None], means[None, :]
+    leg = _owens_t(a, (b - rho * a) / s / a)
+    legs = leg + leg.T
     opposite = (a.sign() * b.sign() < 0).double()
     return (_below(a) + _below(b) - opposite) / 2 - legs
 

@@ -60,13 +60,20 @@ def restored(
     for outputs, positions in consumer.blocks(len(weight)):
         at = torch.from_numpy(positions)
         parts = [exact(w[outputs][:, index[at]]).reshape(-1, len(at), taps) for w in (weight, new)]
-        before, after = (torch.einsum("oit,ij,ojt->o", w, covariance[at][:, at], w) for w in parts)
+        before, after = (_variances(w, covariance[at][:, at]) for w in parts)
         varies = after > 1e-12 * before  # a constant output has no variance to restore
         factor[outputs] = torch.where(varies, before / after, 1.0).clamp(1, _MOST_GAIN).sqrt()
         level, now = (w @ covered @ mean[at] for w in parts)
         shift[outputs] = level - factor[outputs] * now
     kernel = new * factor.reshape(-1, *[1] * (new.ndim - 1)).to(new)
     return kernel, shift.to(new)
+
+
+def _variances(kernel: Tensor, covariance: Tensor) -> Tensor:
+    """Return the variance of every output of a kernel (out, in, taps), summed over taps; only ratios of it are used."""
+    rows = kernel.float().movedim(2, 1).reshape(-1, kernel.shape[1])
+    found: Tensor = ((rows @ covariance.float()) * rows).sum(1)
+    return found.reshape(len(kernel), -1).sum(1).double()
 
 
 def absorb(weight: Tensor, consumer: ConsumerLayer, stays: Kept, stand_in: StandIn) -> tuple[Tensor, Tensor]:

@@ -57,7 +57,7 @@ class Channels:
         """Return the covariance of the channels as consumers see them, if their filters are known."""
         if self.filters is None:
             return None
-        rows = torch.nn.functional.normalize(self.filters, dim=1)
+        rows = torch.nn.functional.normalize(self.filters.float(), dim=1)
         correlation = (rows @ rows.T).clamp(-1, 1)
         return covariance(self.activation, self.mean, self.std, correlation, **dict(self.options))
 

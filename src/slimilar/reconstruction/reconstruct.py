@@ -59,8 +59,8 @@ def substitute(
             continue
         weight = network.pruned[consumer.weight].movedim(consumer.weight_axis, 1)
         channels = known.get(consumer.op)
-        new, shift = absorb(weight, consumer, stays, _stand_in(how, consumer, stand_ins, channels))
         spread = channels.covariance() if channels is not None and how is Reconstruction.GAUSSIAN else None
+        new, shift = absorb(weight, consumer, stays, _stand_in(how, consumer, stand_ins, channels, spread))
         if channels is not None and spread is not None:
             new, shift = restored(weight, new, consumer, channels.expectation(), spread)
         install(program, network, consumer, new.movedim(1, consumer.weight_axis), shift)
@@ -79,7 +79,11 @@ def _sums(program: Program, grouping: Grouping, kept: Kept, consumers: Sequence[
 
 
 def _stand_in(
-    how: Reconstruction, consumer: ConsumerLayer, stand_ins: StandIns, channels: Channels | None
+    how: Reconstruction,
+    consumer: ConsumerLayer,
+    stand_ins: StandIns,
+    channels: Channels | None,
+    spread: Tensor | None,
 ) -> StandIn:
     """Return how removed positions of a consumer are replaced by kept ones."""
     if how is Reconstruction.MERGE:
@@ -87,7 +91,6 @@ def _stand_in(
     if channels is None:
         return zeros_instead
     mean = channels.expectation()
-    spread = channels.covariance() if how is Reconstruction.GAUSSIAN else None
     if spread is not None:
         return regression(mean, spread, 1e-2)
     return lambda kept, removed: (zeros_instead(kept, removed)[0], mean[removed])
