@@ -58,9 +58,11 @@ class Result:
         for label, kind in (("FLOPs", "flops"), ("MACs", "macs"), ("parameters", "params")):
             a, b = getattr(before, kind), getattr(after, kind)
             lines.append(f"{label}: {human(a)} -> {human(b)} (-{1 - b / max(1, a):.1%})")
-        lines.append(f"threshold {self.cut.threshold:.4g}, {len(self.plan.frozen)} groups left whole")
+        reached = f"threshold {self.cut.threshold:.4g}, " if self.cut.by_threshold else ""
+        lines.append(f"{reached}{len(self.plan.frozen)} groups left whole")
         if self.cut.round_to > 1:
-            lines.append(f"widths are multiples of {self.cut.round_to}, or less in narrow layers")
+            held = f"; {self.cut.held} channels stay because of it" if self.cut.held else ""
+            lines.append(f"widths are multiples of {self.cut.round_to}, or less in narrow layers{held}")
         if self.latency is not None:
             times = f"{self.latency.before.value:.3g} ms -> {self.latency.after.value:.3g} ms"
             lines.append(f"time: {times} (-{1 - self.latency.ratio.value:.1%}), {self.latency.where}")

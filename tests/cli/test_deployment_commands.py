@@ -58,6 +58,13 @@ def test_files_of_pytorch(half, tmp_path, suffix):
     assert Path(found["file"]).stat().st_size == found["bytes"]
 
 
+def test_a_format_that_is_not_known_is_refused(half, tmp_path):
+    assert "must end in .onnx, .pt2, .ts, got 'small.pth'" in run(
+        "export", half, "-o", tmp_path / "small.pth", code=2
+    )
+    assert not (tmp_path / "small.pth").exists()
+
+
 def test_int8_needs_images(half, tmp_path):
     assert "--calibrate" in run("export", half, "-o", tmp_path / "a.onnx", "--int8", code=2)
     assert "--int8" in run("export", half, "-o", tmp_path / "a.onnx", "--calibrate", "demo", code=2)

@@ -30,3 +30,10 @@ def test_a_pruned_model_in_int8_answers_like_the_float_one(tmp_path):
     assert OnnxSession(done.path)(shown[:3]).shape == (3, 5)
     with pytest.raises(InvalidInput, match="got none"):
         quantise(plain, tmp_path / "none.onnx", shown[:0])
+    assert quantise(
+        plain, tmp_path / "few.onnx", shown[:3], seconds=0
+    ).path.exists()  # fewer than a usual batch
+    fixed = export_onnx(small, tmp_path / "fixed.onnx", shown[:4], dynamic_batch=False).path
+    with pytest.raises(InvalidInput, match="at least the 4 images of a fixed batch, got 3"):
+        quantise(fixed, tmp_path / "short.onnx", shown[:3])
+    assert not (tmp_path / "short.onnx").exists()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import slimilar
-from slimilar.errors import InvalidInput, UnreachableBudget
+from slimilar.errors import InvalidInput, SlimilarWarning, UnreachableBudget
 from slimilar.planning.rounding import Rounding, StepBlocks, allocate, rounded_up, roundings
 from slimilar.utils.torchvision_compat import import_torchvision
 
@@ -175,3 +175,30 @@ def test_what_was_rounded_is_said(mobile):
     result = slimilar.prune(net, torch.zeros(1, 3, 8, 8), flops=0.6)
     assert result.model[0].out_channels == 32
     assert "multiples of 16" in result.summary()
+
+
+def test_what_rounding_keeps_is_counted_and_no_threshold_is_claimed_for_a_budget() -> None:
+    plan = slimilar.analyze(rounded_network(), torch.zeros(1, 3, 8, 8))
+    exact, rounded = plan.at(ratio=0.25, round_to=1), plan.at(ratio=0.25, round_to=16)
+    assert exact.held == 0
+    assert rounded.held == int(rounded.mask.sum() - exact.mask.sum()) > 0
+    assert plan.at(0.1).by_threshold
+    assert plan.at(flops=0.5, round_to=1).by_threshold
+    assert not plan.at(flops=0.5, round_to=4).by_threshold
+    assert "threshold" not in str(plan.at(flops=0.5, round_to=4))
+
+
+def test_a_cut_that_rounding_leaves_empty_is_no_silent_success() -> None:
+    net, example = rounded_network(), torch.zeros(1, 3, 8, 8)
+    with pytest.warns(SlimilarWarning, match=r"no channel leaves: the \d+ .* multiples of 32; .* round_to=1"):
+        result = slimilar.prune(net, example, ratio=0.25, round_to=32)
+    assert result.cut.mask.all()
+    assert f"{result.cut.held} channels stay because of it" in result.summary()
+
+
+def rounded_network() -> nn.Module:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 24, 3), nn.BatchNorm2d(24), nn.ReLU(), nn.Conv2d(24, 4, 3))
+    nn.init.normal_(net[1].weight)
+    nn.init.normal_(net[1].bias)
+    return net.eval()

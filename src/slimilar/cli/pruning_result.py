@@ -114,8 +114,10 @@ def show_result(out: Output, result: Result, target: PruningTarget, accuracy: Me
     if result.latency is not None:
         out.say(f"time measured with {result.latency.where}")
     reached = "ratio" if target.kind == "ratio" else "threshold"
-    chosen = f"criterion {result.plan.criterion}, {reached} {result.cut.threshold:.4g}"
+    amount = f", {reached} {result.cut.threshold:.4g}" if result.cut.by_threshold else ""
+    chosen = f"criterion {result.plan.criterion}{amount}"
     rounded = f", widths in multiples of {result.cut.round_to}" if result.cut.round_to > 1 else ""
+    rounded += f" ({result.cut.held} channels stay because of it)" if result.cut.held else ""
     out.say(f"{chosen}{rounded}, reconstruction {result.reconstruction}\n")
     if result.plan.note:
         out.say(f"{result.plan.note}\n")

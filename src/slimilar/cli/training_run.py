@@ -87,7 +87,7 @@ class TrainingCommand:
         )
         if not taught:
             self.out.note(
-                "there is no teacher; --teacher MODEL, the model before pruning, keeps more accuracy"
+                "there is no teacher: pass --teacher MODEL, the model before pruning, to learn from its outputs too"
             )
         return "reconstructed"
 

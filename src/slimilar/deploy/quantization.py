@@ -59,7 +59,12 @@ class OnnxSession(nn.Module):
         self.session = runtime.InferenceSession(
             file.read_bytes(), options, providers=["CPUExecutionProvider"]
         )
-        self.input = self.session.get_inputs()[0]
+        inputs = self.session.get_inputs()
+        if len(inputs) != 1:
+            raise InvalidInput(
+                f"int8 needs a model with one input, got {len(inputs)}: {[i.name for i in inputs]}"
+            )
+        self.input = inputs[0]
 
     def forward(self, images: Tensor) -> Tensor:
         """Return the first output."""
@@ -79,7 +84,11 @@ def quantise(
     prepare: Any = importlib.import_module("onnxruntime.quantization.shape_inference").quant_pre_process
     before = OnnxSession(source)
     fixed = before.input.shape[0]
-    batch = fixed if isinstance(fixed, int) else 8
+    batch = fixed if isinstance(fixed, int) else min(8, len(images))
+    if len(images) < batch:
+        raise InvalidInput(
+            Option("calibrate"), f" must have at least the {batch} images of a fixed batch, got {len(images)}"
+        )
     images = images[: len(images) - len(images) % batch][:MOST_IMAGES].float().cpu()
     with tempfile.TemporaryDirectory() as folder, replacing(path) as unfinished, warnings.catch_warnings():
         warnings.simplefilter("ignore")

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 from typing import Any
+from warnings import warn
 
 from torch import nn
 
 from slimilar.calibration.calibration_set import Progress, calibration_set, with_smaller_batches
 from slimilar.deploy.latency import cut_for_latency
 from slimilar.deploy.runtimes import Runtime
+from slimilar.errors import SlimilarWarning
 from slimilar.graph.structure import Structure
 from slimilar.pipeline.checks import check_inputs
 from slimilar.planning.assemble import nothing_to_prune
@@ -66,6 +68,13 @@ def apply(
         raise nothing_to_prune(plan.frozen)
     method = settle(wanted, model, example, plan)
     cut, latency = _cut(model, example, plan, target, method, runtime, progress)
+    if cut.held and cut.mask.all():
+        warn(
+            f"no channel leaves: the {cut.held} that the target would remove stay, so that widths are multiples of "
+            f"{cut.round_to}; ask for more, or pass round_to=1",
+            SlimilarWarning,
+            stacklevel=2,
+        )
     images = calibration_set(calibration, None, example, model=model, seed=seed, progress=progress)
     synthesised = images.images if images.origin == "synthesised" else None
     if method == "none" or cut.mask.all():

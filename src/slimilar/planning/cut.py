@@ -34,6 +34,10 @@ class Cut:
     before: Cost
     mask: Kept  # over the channels of all groups
     round_to: int = 1  # what widths are multiples of, at most: narrow groups take less
+    held: int = 0  # channels that the target alone would remove, and that stay because widths are rounded up
+    by_threshold: bool = (
+        True  # whether the threshold gives these widths; no threshold gives those of a rounded budget
+    )
 
     @property
     def widths(self) -> dict[str, int]:
@@ -72,8 +76,9 @@ class Cut:
     def __str__(self) -> str:
         saved = 1 - self.flops / max(1, self.before.flops)
         fewer = 1 - self.params / max(1, self.before.params)
+        threshold = f"threshold {self.threshold:.4g}: " if self.by_threshold else ""
         return (
-            f"threshold {self.threshold:.4g}: {human(self.before.flops)} -> {human(self.flops)} FLOPs (-{saved:.1%}), "
+            f"{threshold}{human(self.before.flops)} -> {human(self.flops)} FLOPs (-{saved:.1%}), "
             f"{human(self.before.params)} -> {human(self.params)} parameters (-{fewer:.1%})"
         )
 

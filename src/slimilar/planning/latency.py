@@ -82,7 +82,7 @@ def by_time(plan: Plan, target: PruningTarget, times: TimeModel) -> Predictor:
         for rounding in roundings(target.round_to):
             found = allocate_time(plan.blocks(rounding, overrides), times, share * whole)
             if found is not None:
-                return plan.cut_after(found.threshold, found.steps, rounding)
+                return replace(plan.cut_after(found.threshold, found.steps, rounding), by_threshold=False)
         return None
 
     return predicted

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -106,7 +106,8 @@ class Plan:
         overrides = self.overrides(target.thresholds)
         if target.kind in COSTS:
             found, rounding = self._allocated(target, overrides, give_back=True)
-            return self.cut_after(found.threshold, found.steps, rounding)
+            cut = self.cut_after(found.threshold, found.steps, rounding)
+            return replace(cut, by_threshold=rounding.multiple == 1)
         amount, rounding = float(target.amount), roundings(target.round_to)[0]
         if target.kind == "ratio":
             wanted = [math.floor(amount * group.width + 1e-9) for group in self.groups]
@@ -230,7 +231,8 @@ class Plan:
             kept[group.name] = tuple(np.flatnonzero(mask[start : start + group.width]).tolist())
             if len(kept[group.name]) == group.width - count:  # else the group goes with a branch
                 removals[group.name] = Removal(order, count, group.width)
-        return Cut(threshold, kept, removals, self.costs.at(mask), self.before, mask, rounding.multiple)
+        held = sum(wanted) - sum(steps)
+        return Cut(threshold, kept, removals, self.costs.at(mask), self.before, mask, rounding.multiple, held)
 
     def _allocated(
         self, target: PruningTarget, overrides: Mapping[int, float], give_back: bool

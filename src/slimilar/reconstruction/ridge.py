@@ -3,8 +3,8 @@ r"""How strong a ridge should be: by the error on images that were not fitted to
 The kernel is $W_\lambda = W_0 + (\Sigma + \lambda I)^{-1} (C - \Sigma W_0)$ with $\Sigma$ the covariance of the samples
 x, C their covariance with the targets y, and $W_0$ the kernel before. A small $\lambda$ trusts the samples, a large one
 the kernel before. Patches of one image are alike, so the number of samples does not tell which is right; images that
-were held out do. Only one number for each $\lambda$ is wanted, the error summed over outputs; a few random combinations
-of the outputs tell it nearly as well as all of them (Johnson and Lindenstrauss), in a fraction of the time.
+were held out do. Only one number for each $\lambda$ is wanted, the error summed over outputs; 256 random
+combinations of them tell it nearly as well as all (Johnson and Lindenstrauss), in a fraction of the time.
 """
 
 from __future__ import annotations

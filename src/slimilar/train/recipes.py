@@ -106,8 +106,8 @@ RECIPES = MappingProxyType(
         # Trained networks have small kernels before batch norms, so gradients are large: unclipped, the first steps
         # at this rate undo what a fit has kept, and a short training does not recover it.
         "quick": Recipe(epochs=3, batch_size=64, lr=0.01, schedule="one-cycle", warmup=0.1, clip=1.0),
-        # A network whose consumers were fitted to images is near an optimum. New statistics of small batches, a rate
-        # for random weights and dropout would each undo more than a short training mends.
+        # New statistics of small batches, and larger rates, undo more of a fit to images than a short training mends
+        # (experiments/fine_tuning.md). The fit was made without dropout; what that does here has not been measured.
         "reconstructed": Recipe(
             epochs=3,
             batch_size=64,

@@ -22,6 +22,8 @@ from slimilar.errors import InvalidInput, Option
 if TYPE_CHECKING:
     from slimilar.deploy.quantization import Quantised
 
+_SUFFIXES = (".onnx", ".pt2", ".ts")  # what tells the format
+
 _option = partial(typer.Option, rich_help_panel="int8")
 
 
@@ -88,6 +90,8 @@ def export(
     Example: [bold]slimilar export small/model.safetensors -o small.onnx[/]
     """
     quantisation.check(out, dtype)
+    if out.suffix not in _SUFFIXES:
+        raise InvalidInput(Option("out"), f" must end in {', '.join(_SUFFIXES)}, got {out.name!r}")
     file = file_for(out)
     opened = source.open(model).placed("cpu", dtype)
     if file.suffix in (".pt2", ".ts"):
