@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw, ImageFont, ImageOps
 from torch import Tensor
 
 from slimilar.data.images import Normalisation
@@ -70,11 +70,7 @@ def photos(folder: Path, classes: Sequence[int] = ()) -> list[Path]:
 
 def photo(file: Path, height: int, width: int) -> Image.Image:
     """Return the middle of a photo, at a size."""
-    image = Image.open(file).convert("RGB")
-    side = min(image.width / width, image.height / height)
-    across, down = side * width, side * height
-    left, top = (image.width - across) / 2, (image.height - down) / 2
-    return image.resize((width, height), Image.Resampling.BILINEAR, (left, top, left + across, top + down))
+    return ImageOps.fit(Image.open(file).convert("RGB"), (width, height), Image.Resampling.BILINEAR)
 
 
 def stacked(images: Sequence[Image.Image], normalisation: Normalisation, channels_last: bool) -> Tensor:
