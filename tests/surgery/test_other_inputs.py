@@ -39,6 +39,10 @@ def test_batch_and_image_sizes() -> None:
     assert shapes((torch.zeros(3, 4), torch.tensor(2.0))) == {"a batch of 1": [(1, 4), ()]}
 
 
+def test_images_of_another_size_are_not_resized_again() -> None:
+    assert [name for name, _ in other_inputs(X, other_images=False)] == ["a batch of 1", "a batch of 3"]
+
+
 def test_large_images_are_made_small() -> None:
     found = with_small_images(torch.zeros(1, 3, 224, 448))
     assert [tuple(small.shape) for small in found] == [(1, 3, 32, 64), (1, 3, 96, 192)]
@@ -91,6 +95,16 @@ def test_what_differs_on_another_input_is_named(
 ) -> None:
     with pytest.raises(VerificationError, match=f"differ by .* on {named}"):
         check(code)
+
+
+def test_what_differs_on_smaller_images_is_named() -> None:
+    torch.manual_seed(0)
+    net, x = Net(lambda self, x: _shifted(x, x.shape[3] == 32)).eval(), torch.zeros(1, 3, 64, 64)
+    structure = Structure(found := trace(net, x), find_groups(found, "inner"), Assumptions())
+    kept = np.array([True, False, True, True, False, True])
+    small = operate(net, surgery(structure.trace, structure.grouping, kept))
+    with pytest.raises(VerificationError, match="differ by .* on images of 32 by 32"):
+        verify(net, small, x, structure.trace, structure.grouping, kept)
 
 
 def test_what_raises_on_another_input_is_named() -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
-from functools import partial
+from contextlib import ExitStack, contextmanager
+from functools import partial, wraps
 from typing import Any
 
 from torch import nn
@@ -31,21 +31,49 @@ class ModuleStack:
         return module, place, turn
 
     @contextmanager
-    def following(self, on_leave: OnLeave) -> Iterator[None]:
-        """Follow all modules by hooks, and call `on_leave` when one has run.
+    def following(self, on_leave: OnLeave, by_hooks: bool = True) -> Iterator[None]:
+        """Follow all modules, and call `on_leave` when one has run.
 
-        Hooks also keep torch from running a transformer's layer as one operator.
+        Hooks keep torch from running a transformer's layer as one operator. Without numbers it does not do so, and
+        `by_hooks` is not needed: wrapped forwards save a tenth of an analysis. Modules whose own hooks run operators
+        are always followed by hooks, which see these too.
         """
-        hooks: list[Any] = []
-        for path, module in self.modules.items():
-            if path:
-                hooks.append(module.register_forward_pre_hook(partial(self._enter, path), prepend=True))
-                hooks.append(module.register_forward_hook(partial(self._leave, on_leave), always_call=True))
-        try:
+        with ExitStack() as undo:
+            for path, module in self.modules.items():
+                if not path:
+                    continue
+                if (
+                    by_hooks
+                    or module._forward_pre_hooks
+                    or module._forward_hooks
+                    or "forward" in vars(module)
+                ):
+                    self._hook(path, module, on_leave, undo)
+                else:
+                    vars(module)["forward"] = self._followed(path, module, on_leave)
+                    undo.callback(vars(module).pop, "forward", None)
             yield
-        finally:
-            for hook in hooks:
-                hook.remove()
+
+    def _hook(self, path: str, module: nn.Module, on_leave: OnLeave, undo: ExitStack) -> None:
+        enter, leave = partial(self._enter, path), partial(self._leave, on_leave)
+        undo.callback(module.register_forward_pre_hook(enter, prepend=True).remove)
+        undo.callback(module.register_forward_hook(leave, always_call=True).remove)
+
+    def _followed(self, path: str, module: nn.Module, on_leave: OnLeave) -> Callable[..., Any]:
+        """Return the forward of a module that enters and leaves the stack; code that asks sees its signature."""
+        forward = module.forward
+
+        @wraps(forward)
+        def followed(*args: Any, **kwargs: Any) -> Any:
+            self._enter(path)
+            result = None
+            try:
+                result = forward(*args, **kwargs)
+            finally:
+                self._leave(on_leave, module, args, result)
+            return result
+
+        return followed
 
     def _enter(self, path: str, *_: Any) -> None:
         self._stack.append(path)

@@ -71,7 +71,7 @@ class Recorder(TorchDispatchMode):
         escapes = Escapes()  # without numbers none can leave
         with (
             nullcontext() if self.meta else escapes,
-            self._stack.following(self._leave),
+            self._stack.following(self._leave, by_hooks=not self.meta),
             torch.no_grad(),
             self,
         ):

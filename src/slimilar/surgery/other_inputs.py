@@ -35,8 +35,10 @@ def with_small_images(example: Example) -> Iterator[Example]:
         yield _resized(example, partial(_scaled, scale=scale, multiple=32))
 
 
-def other_inputs(example: Example) -> Iterator[tuple[str, Example]]:
-    """Yield inputs of other batch sizes, and with larger images, each with a name for messages.
+def other_inputs(example: Example, other_images: bool = True) -> Iterator[tuple[str, Example]]:
+    """Yield inputs of other batch sizes and, unless the images have another size already, with larger images.
+
+    Each comes with a name for messages.
 
     >>> [name for name, _ in other_inputs(torch.zeros(2, 3, 32, 32))]
     ['a batch of 1', 'a batch of 3', 'images of 48 by 48']
@@ -45,9 +47,9 @@ def other_inputs(example: Example) -> Iterator[tuple[str, Example]]:
     for size in (1, 3) if batch else ():
         if size != batch:
             yield _batch_name(size), rebatched(example, size)
-    if _smallest_side(example) is not None:
+    if other_images and _smallest_side(example) is not None:
         larger = _larger(example)
-        yield _image_name(larger), larger
+        yield image_name(larger), larger
 
 
 def combined_input(example: Example) -> tuple[list[str], Example] | None:
@@ -62,7 +64,7 @@ def combined_input(example: Example) -> tuple[list[str], Example] | None:
     if _batch(example) in (0, 3) or _smallest_side(example) is None:
         return None
     larger = _larger(example)
-    return [_batch_name(3), _image_name(larger)], rebatched(larger, 3)
+    return [_batch_name(3), image_name(larger)], rebatched(larger, 3)
 
 
 def _batch(example: Example) -> int:
@@ -77,7 +79,8 @@ def _larger(example: Example) -> Example:
     return _resized(example, partial(_scaled, scale=Fraction(3, 2), multiple=16))
 
 
-def _image_name(example: Example) -> str:
+def image_name(example: Example) -> str:
+    """Return how messages call the first image's size."""
     height, width = next(t for t in tensors_in(example) if _is_image(t)).shape[-2:]
     return f"images of {height} by {width}"
 

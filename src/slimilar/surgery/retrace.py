@@ -16,6 +16,7 @@ from slimilar.graph.recorder import Recorder
 from slimilar.graph.records import Fact, Op, Trace
 from slimilar.graph.structure import Structure
 from slimilar.surgery.rewrite import Kept, atoms_kept, operate, operate_on_meta, surgery
+from slimilar.utils.modules import in_eval_mode
 from slimilar.utils.pytree import Example
 
 
@@ -31,7 +32,7 @@ class Mismatch(Exception):
 def retrace(model: nn.Module, example: Example, structure: Structure, kept: Kept) -> None:
     """Check that a model, made smaller, sends its channels where the original does; raise `Mismatch` if not."""
     build = operate_on_meta if structure.trace.meta else operate
-    small = build(model, surgery(structure.trace, structure.grouping, kept)).eval()
+    small = in_eval_mode(build(model, surgery(structure.trace, structure.grouping, kept)))
     recorder = Recorder(small, Checker(structure, kept), structure.assumptions, structure.trace.meta)
     try:
         recorder.forward(example)

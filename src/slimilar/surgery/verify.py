@@ -19,7 +19,13 @@ from slimilar.errors import VerificationError
 from slimilar.graph.groups import Grouping
 from slimilar.graph.records import Trace
 from slimilar.surgery.masking import Masked, Masks, masks_of, recurrent
-from slimilar.surgery.other_inputs import combined_input, other_inputs, random_like, with_small_images
+from slimilar.surgery.other_inputs import (
+    combined_input,
+    image_name,
+    other_inputs,
+    random_like,
+    with_small_images,
+)
 from slimilar.surgery.rewrite import Kept
 from slimilar.surgery.training_step import check_training_step
 from slimilar.utils.modules import copy_with, eval_view, named_modules, named_parameters
@@ -67,16 +73,11 @@ def _errors(
     if dtype is not None:
         original, small = copy_with(original, {}).to(dtype), copy_with(small, {}).to(dtype)
     inputs = random_like(example, dtype, next(iter(small.parameters())).device)
-    error = None
-    for base in with_small_images(inputs):
-        error = _error_at(original, small, base, trace, masks)
-        if error is not None:
-            break
-    if error is None:
-        base, error = inputs, _error_on_example(original, small, inputs, trace, masks)
-    errors = {"the example's shape": error}
-    errors |= _combined_errors(original, small, base, trace, masks)
-    for name, other in other_inputs(base):
+    base, errors = _first_error(original, small, inputs, trace, masks)
+    shrunk = base is not inputs
+    if not shrunk:
+        errors |= _combined_errors(original, small, base, trace, masks)
+    for name, other in other_inputs(base, other_images=not shrunk):
         if name in errors:
             continue
         try:
@@ -87,6 +88,17 @@ def _errors(
             errors[name] = error
     check_training_step(original, small, base)
     return errors
+
+
+def _first_error(
+    original: nn.Module, small: nn.Module, inputs: Example, trace: Trace, masks: Masks
+) -> tuple[Example, dict[str, float]]:
+    """Return an input with images as small as the model takes them, and the error on it; else the input itself."""
+    for base in with_small_images(inputs):
+        error = _error_at(original, small, base, trace, masks)
+        if error is not None:
+            return base, {image_name(base): error}
+    return inputs, {"the example's shape": _error_on_example(original, small, inputs, trace, masks)}
 
 
 def _combined_errors(

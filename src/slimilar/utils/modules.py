@@ -135,13 +135,18 @@ def _is_alone(tensor: Tensor) -> bool:
     )
 
 
+def in_eval_mode(model: nn.Module) -> nn.Module:
+    """Switch a model to eval mode, if any of it is not, and return it; to ask is several times faster."""
+    return model.eval() if any(m.training for m in named_modules(model).values()) else model
+
+
 def eval_view(model: nn.Module) -> nn.Module:
     """Return a copy in eval mode that shares the parameters and has its own buffers: running it changes nothing."""
     held = named_tensors(model)
     own = {
         name: t.detach() if isinstance(t, nn.Parameter) else t.detach().clone() for name, t in held.items()
     }
-    return _copy_with(model, held, own).eval()
+    return in_eval_mode(_copy_with(model, held, own))
 
 
 # What copy.deepcopy returns as it is; asked here, because a network has tens of thousands of such attributes.
@@ -219,4 +224,4 @@ def on_meta(model: nn.Module, sizes: Mapping[tuple[str, int], int] | None = None
     empty = {
         name: torch.empty(shapes.get(name, t.shape), dtype=t.dtype, device="meta") for name, t in held.items()
     }
-    return _copy_with(model, held, empty).eval()
+    return in_eval_mode(_copy_with(model, held, empty))
