@@ -50,22 +50,20 @@ class ConsumerLayer:
 
 def find_consumers(trace: Trace, grouping: Grouping, program: Program) -> list[ConsumerLayer]:
     """Return every consumer of channels, in the order in which they run."""
-    home = {}
-    for axis in trace.axes:
-        for i in range(axis.size):
-            home[axis.first + i] = (axis.tensor, axis.axis, i)
+    axes = sorted(trace.axes, key=lambda axis: axis.first)
+    starts = np.array([axis.first for axis in axes])
     found = []
     for read in trace.reads:
         units = np.where(read.atoms >= 0, grouping.unit_of[read.atoms], -1)
-        places = [home[int(a)] for a in read.weight]
+        homes = np.searchsorted(starts, read.weight, side="right") - 1  # every atom is a position of one axis
+        home = axes[homes[0]]
         value = _input_slot(program.instructions[read.op])
-        alone = len({(n, a) for n, a, _ in places}) == 1
-        if value == read.value and alone and _takes_whole(program, read.op, places[0][0]):
-            index = np.array([i for _, _, i in places], np.int64)
-            name, along, _ = places[0]
+        if value == read.value and (homes == homes[0]).all() and _takes_whole(program, read.op, home.tensor):
+            index = np.asarray(read.weight, np.int64) - home.first
             groups = _groups(program.instructions[read.op])
-            if groups == 1 or along == 1:  # grouped transposed convolutions are read in another order
-                found.append(_consumer(trace, program, read, units, index, name, along, value, groups))
+            if groups == 1 or home.axis == 1:  # grouped transposed convolutions are read in another order
+                consumer = _consumer(trace, program, read, units, index, home.tensor, home.axis, value, groups)
+                found.append(consumer)
     return found
 
 

@@ -192,23 +192,28 @@ def covariance(activation: str, mean: Values, std: Values, correlation: Tensor, 
         expected, var = moments("relu", mu, sigma)
         cov = relu_product(mu, sigma, rho) - expected[:, None] * expected
         return cov.diagonal_scatter(var)
-    return _mehler(shape, mu, sigma, rho)
+    return _mehler(shape, mu, sigma, rho.to(correlation.dtype))
 
 
 def _mehler(shape: Shape, mu: Tensor, sigma: Tensor, rho: Tensor) -> Tensor:
     z, weight = _quadrature(shape.breaks, mu, sigma)
     var = _weighted(shape, mu, sigma, z, weight).var
     weighted = weight * (shape.function(mu[:, None] + sigma[:, None] * z) - shape.function(mu)[:, None])
-    left, total, power = var.clone(), torch.zeros_like(rho), torch.ones_like(rho)
-    before, hermite = torch.zeros_like(z), torch.ones_like(z)
-    for k in range(1, _DEGREE + 1):  # the normalised polynomials: no factorial ever gets large
+    coefficients = _hermite_coefficients(weighted, z)
+    rest = (var - coefficients.square().sum(0)).clamp(min=0).sqrt()
+    total = torch.zeros_like(rho)  # as many digits as the correlations have: more would double the time
+    for c in reversed(torch.cat([coefficients, rest[None]]).to(rho)):
+        total.addr_(c, c).mul_(rho)
+    return total.double().diagonal_scatter(var)
+
+
+def _hermite_coefficients(weighted: Tensor, z: Tensor) -> Tensor:
+    """Return the coefficients of every channel (degree, channel) by the normalised polynomials, from the first on."""
+    before, hermite, found = torch.zeros_like(z), torch.ones_like(z), []
+    for k in range(1, _DEGREE + 1):  # normalised, so that no factorial ever gets large
         before, hermite = hermite, (z * hermite - math.sqrt(k - 1) * before) / math.sqrt(k)
-        coefficient = (weighted * hermite).sum(-1)
-        power = power * rho
-        total += power * (coefficient[:, None] * coefficient)
-        left -= coefficient.square()
-    rest = left.clamp(min=0).sqrt()
-    return (total + power * rho * (rest[:, None] * rest)).diagonal_scatter(var)
+        found.append((weighted * hermite).sum(-1))
+    return torch.stack(found)
 
 
 def relu_product(mean: Values, std: Values, correlation: Tensor) -> Tensor:

@@ -60,7 +60,10 @@ def restored(
     for outputs, positions in consumer.blocks(len(weight)):
         at = torch.from_numpy(positions)
         parts = [exact(w[outputs][:, index[at]]).reshape(-1, len(at), taps) for w in (weight, new)]
-        before, after = (_variances(w, covariance[at][:, at]) for w in parts)
+        left = parts[1].ne(0).any(2).any(0)  # removed positions are zero, and add nothing
+        spread = covariance[at][:, at]
+        before = _variances(parts[0], spread)
+        after = _variances(parts[1][:, left], spread[left][:, left])
         varies = after > 1e-12 * before  # a constant output has no variance to restore
         factor[outputs] = torch.where(varies, before / after, 1.0).clamp(1, _MOST_GAIN).sqrt()
         level, now = (w @ covered @ mean[at] for w in parts)
