@@ -103,7 +103,7 @@ def test_what_differs_on_smaller_images_is_named() -> None:
     structure = Structure(found := trace(net, x), find_groups(found, "inner"), Assumptions())
     kept = np.array([True, False, True, True, False, True])
     small = operate(net, surgery(structure.trace, structure.grouping, kept))
-    with pytest.raises(VerificationError, match="differ by .* on images of 32 by 32"):
+    with pytest.raises(VerificationError, match=r"differ by .* on images of 32 by 32"):
         verify(net, small, x, structure.trace, structure.grouping, kept)
 
 

@@ -62,7 +62,9 @@ def find_consumers(trace: Trace, grouping: Grouping, program: Program) -> list[C
             index = np.asarray(read.weight, np.int64) - home.first
             groups = _groups(program.instructions[read.op])
             if groups == 1 or home.axis == 1:  # grouped transposed convolutions are read in another order
-                consumer = _consumer(trace, program, read, units, index, home.tensor, home.axis, value, groups)
+                consumer = _consumer(
+                    trace, program, read, units, index, home.tensor, home.axis, value, groups
+                )
                 found.append(consumer)
     return found
 

@@ -70,9 +70,8 @@ class Instruction:
     outputs: tuple[int, ...]
     inputs: tuple[int, ...]
     held: tuple[str, ...]
-    rewritten: tuple[
-        tuple[int, int], ...
-    ] = ()  # other values in the memory it writes to: number before and after
+    # Other values in the memory it writes to: number before and after.
+    rewritten: tuple[tuple[int, int], ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,9 +10,8 @@ if TYPE_CHECKING:
     from slimilar.planning.cost import Cost
     from slimilar.planning.target import PruningTarget
 
-_LEAST = (
-    100  # a number without a unit from 1 to this is a share or a percentage gone wrong, such as 1.5 or 50
-)
+# A number without a unit from 1 to this is a share or a percentage gone wrong, such as 1.5 or 50.
+_LEAST = 100
 
 
 def check_budget_unit(target: PruningTarget) -> None:

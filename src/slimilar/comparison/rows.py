@@ -43,9 +43,8 @@ class ComparisonRow:
     train_seconds: float = 0.0
     resumed: bool = False  # then seconds count from the last interruption only
     error: str | None = None  # why the network could not be pruned
-    by_epoch: tuple[
-        float, ...
-    ] = ()  # test accuracy after each epoch of fine-tuning, where that was asked for
+    # Test accuracy after each epoch of fine-tuning, where that was asked for.
+    by_epoch: tuple[float, ...] = ()
 
     @property
     def final(self) -> float | None:

@@ -14,9 +14,8 @@ class Constants:
     """Copies of constants without numbers, and the numbers they stand for."""
 
     def __init__(self) -> None:
-        self._pairs: dict[
-            int, tuple[Tensor, Tensor]
-        ] = {}  # id -> the tensor, kept alive, and its counterpart
+        # Id -> the tensor, kept alive, and its counterpart.
+        self._pairs: dict[int, tuple[Tensor, Tensor]] = {}
 
     def on_meta(self, tensor: Tensor) -> Tensor:
         """Return a tensor's counterpart on the meta device; the same one each time."""

@@ -25,9 +25,8 @@ class Value:
     name: str | None  # the parameter or buffer that it is, if it is one
     dynamic: bool  # depends on the model's input
     uniform: bool  # one number everywhere, such as torch.ones(...)
-    zeros_of: str | None = (
-        None  # the module that made it, if this number is zero: the first state of a recurrent layer
-    )
+    # The module that made it, if this number is zero: the first state of a recurrent layer.
+    zeros_of: str | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -35,9 +35,8 @@ class Cut:
     mask: Kept  # over the channels of all groups
     round_to: int = 1  # what widths are multiples of, at most: narrow groups take less
     held: int = 0  # channels that the target alone would remove, and that stay because widths are rounded up
-    by_threshold: bool = (
-        True  # whether the threshold gives these widths; no threshold gives those of a rounded budget
-    )
+    # Whether the threshold gives these widths; no threshold gives those of a rounded budget.
+    by_threshold: bool = True
 
     @property
     def widths(self) -> dict[str, int]:

@@ -18,9 +18,8 @@ StandIn = Callable[
     [Tensor, Tensor], tuple[Tensor, Tensor]
 ]  # kept and removed positions -> matrix and constant
 
-_MOST_GAIN = (
-    16.0  # of the variance: where kept channels explain little of the removed ones, noise must not grow
-)
+# Of the variance: where kept channels explain little of the removed ones, noise must not grow.
+_MOST_GAIN = 16.0
 
 
 def regression(mean: Tensor, covariance: Tensor, strength: float) -> StandIn:

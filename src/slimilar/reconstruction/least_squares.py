@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import numpy as np
 import torch
@@ -50,21 +51,18 @@ LARGEST = 6000  # unknowns of one output channel; beyond, only channels are mixe
 class Settings:
     """How to fit."""
 
-    form: str = (
-        "patch"  # "patch": whole kernels; "mix": one matrix between channels; "quick": whole ones of one tap
-    )
+    # "patch": whole kernels; "mix": one matrix between channels; "quick": whole ones of one tap.
+    form: Literal["patch", "mix", "quick"] = "patch"
     ridge: float | None = None  # times the mean variance; without it, by held-out images
-    prior: str = (
-        "mix"  # what the ridge pulls to: "kernel", as it was; "mix": with stand-ins for removed channels
-    )
+    # What the ridge pulls to: "kernel", as it was; "mix": with stand-ins for removed channels.
+    prior: Literal["kernel", "mix"] = "mix"
     rows: int = 8  # samples for each unknown, at least, where there are as many
     effort: float = 3e10  # multiply-adds that more samples than that may cost at each consumer
     seed: int = 0
     correct_stream: bool = True
     steps: int = 3  # towards what counts behind a ReLU, after least squares
-    choose: str = (
-        "sums"  # who chooses again which channels it reads: "none", "sums" (residual branches), "all"
-    )
+    # Who chooses again which channels it reads: "none", "sums" (residual branches), "all".
+    choose: Literal["none", "sums", "all"] = "sums"
     distinct: int = 1 << 30  # batches; those behind are horizontal flips of the first ones
     mirror: bool = True  # show horizontal flips too, if the network takes them for the same
     polish: bool = True  # fit consumers that lose no channel too, once what they read has drifted

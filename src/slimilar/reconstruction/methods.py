@@ -14,15 +14,13 @@ class Reconstruction(StrEnum):
     NONE = "none"  # nothing
     MERGE = "merge"  # add its kernel to that of its representative (Eq. 6)
     MEAN = "mean"  # take in its expected value, from batch norms alone
-    GAUSSIAN = (
-        "gaussian"  # data-free: regress it on the kept channels, as Gaussians correlated as their filters are
-    )
+    # Data-free: regress it on the kept channels, as Gaussians correlated as their filters are.
+    GAUSSIAN = "gaussian"
     LEAST_SQUARES = "least-squares"  # refit the kernels to calibration images
 
 
-AUTO = (
-    "auto"  # least squares with images, the Gaussian regression without; none if a model cannot be replayed
-)
+# Least squares with images, the Gaussian regression without; none if a model cannot be replayed.
+AUTO = "auto"
 LINEAR = "linear"  # the former name of both: least squares with images, the Gaussian regression without
 OPTIONS = (AUTO, *(str(method) for method in Reconstruction), LINEAR)
 

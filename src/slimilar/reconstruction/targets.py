@@ -33,9 +33,8 @@ class ReconstructionTarget:
     """The wanted output of a consumer, to be had at a few places without computing it at all of them."""
 
     plain: Tensor  # what the original writes
-    beside: tuple[Tensor, Tensor] | None = (
-        None  # what is added to it behind: in the original, and in the pruned one
-    )
+    # What is added to it behind: in the original, and in the pruned one.
+    beside: tuple[Tensor, Tensor] | None = None
     gain: Tensor | None = (
         None  # by channel, the factor of what it writes in that sum; without it, it corrects nothing
     )

@@ -55,9 +55,8 @@ class Checker:
         self._op = 0  # the number of the operator that runs
         self._twins: dict[int, int] = {}  # value -> the original's
         self._rule_applied = True
-        self._remainders: dict[
-            int, tuple[Tensor, Tensor | None]
-        ] = {}  # id -> a factor, kept alive, and its remainder
+        # Id -> a factor, kept alive, and its remainder.
+        self._remainders: dict[int, tuple[Tensor, Tensor | None]] = {}
 
     # --- for the rules ----------------------------------------------------------------------------------------
 
