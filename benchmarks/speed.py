@@ -1,23 +1,26 @@
 """Time and memory of pruning, side by side with Torch-Pruning in one run, as ratios.
 
     python benchmarks/speed.py [--runs 5] [--threads 1]
+    python benchmarks/speed.py --curves [--runs 3]           # over the width and the number of layers
 
-Ours: `slimilar.prune(model, x, threshold=...)` end to end, verification included, plain removal. Torch-Pruning:
-building its graph and one step at 50 %. Each tool has a process of its own, so that neither pays for memory or garbage
-that the other has left, and their runs take turns; times are medians of processor time on one thread, which other
-programs on the machine do not lengthen much. Memory is the growth of a new process's peak over what it held before
-(Linux). Output: benchmarks/results/speed.txt.
+Ours, twice: `prune(model, x, threshold=...)` with plain removal, and the default call `prune(model, x, flops=0.5)`,
+which reconstructs without data. Both include the verification. Torch-Pruning: building its graph and one step at 50 %.
+Each has a process of its own, so that neither pays for memory or garbage that another has left, and their runs take
+turns; times are medians of processor time on one thread, which other programs on the machine do not lengthen much.
+Memory is the growth of a new process's peak over what it held before (Linux). Output: benchmarks/results/speed.txt;
+speed-curves.txt and speed-curves.svg.
 """
 
 from __future__ import annotations
 
 import argparse
 import multiprocessing
-import platform
 import statistics
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import ExitStack
+from importlib.metadata import version
 
 import torch
 from _memory import growth
@@ -25,16 +28,20 @@ from _results import RESULTS
 from torch import nn
 
 import slimilar
+from slimilar.utils import provenance
 from slimilar.utils.atomic import write_text
 from slimilar.utils.torchvision_compat import import_torchvision
 
 GOALS = {"resnet50": 2.0, "densenet121": 10.0, "mobilenet_v2": 1.0}
+WIDTHS = (16, 32, 64, 128, 256)  # of a bottleneck of ResNet-50 in its first stage; 64 in the original
+LAYERS = {26: (1, 2, 4, 1), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3), 269: (3, 30, 48, 8)}
+CALLS = ("removal", "default", "torch-pruning")
 
 
 def model_of(name: str) -> nn.Module:
-    """A torchvision network whose batch norms look trained, so that there is something to cluster."""
+    """Return a torchvision network, or a ResNet of a width and a number of layers, with batch norms as if trained."""
     torch.manual_seed(0)
-    net: nn.Module = getattr(import_torchvision().models, name)(weights=None)
+    net = _resnet(name) if "x" in name else getattr(import_torchvision().models, name)(weights=None)
     for m in net.modules():
         if isinstance(m, nn.BatchNorm2d):
             nn.init.uniform_(m.weight, 0.1, 1.5)
@@ -42,8 +49,19 @@ def model_of(name: str) -> nn.Module:
     return net.eval()
 
 
-def ours(net: nn.Module, x: torch.Tensor) -> None:
+def _resnet(name: str) -> nn.Module:
+    layers, width = map(int, name.split("x"))
+    resnet = import_torchvision("torchvision.models.resnet")
+    net: nn.Module = resnet.ResNet(resnet.Bottleneck, list(LAYERS[layers]), width_per_group=width)
+    return net
+
+
+def removal(net: nn.Module, x: torch.Tensor) -> None:
     slimilar.prune(net, x, threshold=0.1, substitute="none")
+
+
+def default(net: nn.Module, x: torch.Tensor) -> None:
+    slimilar.prune(net, x, flops=0.5)
 
 
 def torch_pruning(net: nn.Module, x: torch.Tensor) -> None:
@@ -56,10 +74,9 @@ def torch_pruning(net: nn.Module, x: torch.Tensor) -> None:
     pruner.step()
 
 
-TOOLS: dict[str, Callable[[nn.Module, torch.Tensor], None]] = {
-    "slimilar": ours,
-    "torch-pruning": torch_pruning,
-}
+TOOLS: dict[str, Callable[[nn.Module, torch.Tensor], None]] = dict(
+    zip(CALLS, (removal, default, torch_pruning), strict=True)
+)
 
 
 def own_process() -> ProcessPoolExecutor:
@@ -75,30 +92,35 @@ def seconds(tool: str, name: str, threads: int) -> float:
     return time.process_time() - start
 
 
-def times(name: str, runs: int, threads: int) -> dict[str, list[float]]:
-    """Return the times of all runs by tool."""
+def times(name: str, runs: int, threads: int) -> dict[str, float]:
+    """Return the median time by tool, without the first run, which loads code."""
     found: dict[str, list[float]] = {tool: [] for tool in TOOLS}
-    with own_process() as a, own_process() as b:
-        for _ in range(runs):
-            for process, tool in zip((a, b), TOOLS, strict=True):
+    with ExitStack() as stack:
+        processes = {tool: stack.enter_context(own_process()) for tool in TOOLS}
+        for _ in range(runs + 1):
+            for tool, process in processes.items():
                 found[tool].append(process.submit(seconds, tool, name, threads).result())
-    return found
+    return {tool: statistics.median(all_of[1:]) for tool, all_of in found.items()}
 
 
 def peak(tool: str, name: str, threads: int) -> float:
     """Return the MiB by which the peak of a new process grows."""
     torch.set_num_threads(threads)
     net, x = model_of(name), torch.randn(1, 3, 224, 224)
-    import torch_pruning  # noqa: F401  both processes hold the same libraries
+    import torch_pruning  # noqa: F401  all processes hold the same libraries
 
     grown = growth()
     TOOLS[tool](net, x)
     return grown()
 
 
-def memory(tool: str, name: str, threads: int) -> float:
-    with own_process() as process:
-        return process.submit(peak, tool, name, threads).result()
+def memory(name: str, threads: int) -> dict[str, float]:
+    """Return the memory by tool."""
+    found = {}
+    for tool in TOOLS:
+        with own_process() as process:
+            found[tool] = process.submit(peak, tool, name, threads).result()
+    return found
 
 
 def main() -> None:
@@ -107,28 +129,64 @@ def main() -> None:
     )
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--curves", action="store_true", help="over the width and the number of layers")
     args = parser.parse_args()
-    versions = f"torch {torch.__version__}, slimilar {slimilar.__version__}, torch-pruning {_version()}"
-    columns = ("slimilar s", "torch-pruning s", "faster", "goal", "slimilar MiB", "torch-pruning MiB")
+    command = (
+        f"python benchmarks/speed.py{' --curves' * args.curves} --runs {args.runs} --threads {args.threads}"
+    )
     lines = [
-        f"command: python benchmarks/speed.py --runs {args.runs} --threads {args.threads}   seed 0",
-        f"{versions}, {platform.machine()}, shared cores: compare the ratios, not the seconds of processor time",
-        " ".join([f"{'network':<14}", *(f"{c:>{max(7, len(c))}}" for c in columns)]),
+        f"command: {command}   seed 0",
+        f"torch {torch.__version__}, slimilar {slimilar.__version__}, torch-pruning {version('torch-pruning')}",
+        f"{provenance.hardware()}; seconds of processor time: compare the ratios",
     ]
-    for name, goal in GOALS.items():
-        a, b = (statistics.median(found) for found in times(name, args.runs, args.threads).values())
-        mine, theirs = (memory(tool, name, args.threads) for tool in TOOLS)
-        lines.append(
-            f"{name:<14} {a:>10.2f} {b:>15.2f} {b / a:>6.1f}x {goal:>6.0f}x {mine:>12.0f} {theirs:>17.0f}"
-        )
-        print("\n".join(lines) if len(lines) == 4 else lines[-1], flush=True)
-    write_text(RESULTS / "speed.txt", "\n".join(lines) + "\n")
+    lines.append(
+        f"{'network':<14}"
+        + "".join(f"{tool + ' s':>16}" for tool in CALLS)
+        + f"{'removal faster':>16}{'goal':>6}"
+        + "".join(f"{tool + ' MiB':>19}" for tool in CALLS)
+    )
+    print("\n".join(lines), flush=True)
+    names = [*(f"50x{w}" for w in WIDTHS), *(f"{n}x64" for n in LAYERS)] if args.curves else list(GOALS)
+    found = {}
+    for name in dict.fromkeys(names):
+        found[name] = spent, held = times(name, args.runs, args.threads), memory(name, args.threads)
+        lines.append(_line(name, spent, held))
+        print(lines[-1], flush=True)
+        write_text(RESULTS / ("speed-curves.txt" if args.curves else "speed.txt"), "\n".join(lines) + "\n")
+    if args.curves:
+        _plot(found)
 
 
-def _version() -> str:
-    from importlib.metadata import version
+def _line(name: str, spent: dict[str, float], held: dict[str, float]) -> str:
+    goal = f"{GOALS[name]:.0f}x" if name in GOALS else ""
+    return (
+        f"{name:<14}"
+        + "".join(f"{spent[tool]:>16.2f}" for tool in CALLS)
+        + f"{spent['torch-pruning'] / spent['removal']:>15.1f}x{goal:>6}"
+        + "".join(f"{held[tool]:>19.0f}" for tool in CALLS)
+    )
 
-    return version("torch-pruning")
+
+def _plot(found: dict[str, tuple[dict[str, float], dict[str, float]]]) -> None:
+    """Draw time and memory over the width (of 50 layers) and over the layers (of the usual width)."""
+    import matplotlib
+    from matplotlib.figure import Figure
+
+    matplotlib.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "slimilar", "font.size": 9})
+    figure = Figure(figsize=(8, 5.6), layout="constrained")
+    panels = figure.subplots(2, 2, sharex="col")
+    columns = (
+        ("width of the first bottleneck", {w: f"50x{w}" for w in WIDTHS}),
+        ("layers", {n: f"{n}x64" for n in LAYERS}),
+    )
+    for row, unit in enumerate(("processor time, s", "memory, MiB")):
+        for panel, (label, names) in zip(panels[row], columns, strict=True):
+            for tool in CALLS:
+                panel.plot(list(names), [found[n][row][tool] for n in names.values()], "o-", label=tool)
+            panel.set(ylabel=unit, xlabel=label if row else "", ylim=(0, None))
+            panel.grid(alpha=0.3)
+    panels[0][0].legend()
+    figure.savefig(RESULTS / "speed-curves.svg", metadata={"Date": None})
 
 
 if __name__ == "__main__":
