@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from functools import partial, wraps
+from functools import partial
 from typing import Any
 
 from torch import nn
@@ -63,7 +63,6 @@ class ModuleStack:
         """Return the forward of a module that enters and leaves the stack; code that asks sees its signature."""
         forward = module.forward
 
-        @wraps(forward)
         def followed(*args: Any, **kwargs: Any) -> Any:
             self._enter(path)
             result = None
@@ -73,6 +72,7 @@ class ModuleStack:
                 self._leave(on_leave, module, args, result)
             return result
 
+        followed.__wrapped__ = forward  # type: ignore[attr-defined]  # all that code asks for; wraps() copies more
         return followed
 
     def _enter(self, path: str, *_: Any) -> None:

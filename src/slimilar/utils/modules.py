@@ -6,6 +6,7 @@ import copy
 from collections import Counter, OrderedDict
 from collections.abc import Mapping
 from functools import cache
+from itertools import chain
 from typing import Any
 from warnings import warn
 
@@ -48,7 +49,7 @@ def check_model(model: object) -> nn.Module:
 
 def device_of(model: nn.Module) -> torch.device:
     """Return where a model is: the device of its first parameter or buffer."""
-    return next((t.device for t in (*model.parameters(), *model.buffers())), torch.device("cpu"))
+    return next((t.device for t in chain(model.parameters(), model.buffers())), torch.device("cpu"))
 
 
 def named_modules(model: nn.Module) -> dict[str, nn.Module]:
