@@ -3,8 +3,8 @@
     make package                                         with the interpreter that builds
     make package PYTHONS="python3.10 ... python3.13"     with these, one after another
 
-Writes benchmarks/results/package.txt once all of them have passed. torch is the one of constraints.txt; the rest is what
-pip chooses for a user. The environments are in a temporary folder outside the checkout.
+Writes benchmarks/results/package.txt once all of them have passed. torch is the one of constraints.txt; the rest is
+what pip chooses for a user. The environments are in a temporary folder outside the checkout.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from slimilar.cli.model_source import OpenedModel
 from slimilar.cli.output import Output, escape, less, percent
 from slimilar.cli.plans import Planned, command_of, show_frozen
 from slimilar.cli.pruning_accuracy import MeasuredAccuracy
-from slimilar.cli.recipe_file import PruningRecipe, write_recipe
+from slimilar.cli.recipe_file import PruningRecipe, words_of, write_recipe
 
 if TYPE_CHECKING:
     from slimilar.planning.cut import Cut
@@ -39,7 +39,7 @@ def places_for(out: Path, onnx: bool, force: bool) -> dict[str, Path]:
 
 def write(
     out: Output, places: dict[str, Path], opened: OpenedModel, found: Planned, result: Result,
-    accuracy: MeasuredAccuracy, recipe: PruningRecipe,
+    accuracy: MeasuredAccuracy, recipe: PruningRecipe, target: PruningTarget,
 ) -> dict[str, Path]:  # fmt: skip
     """Write the files, each whole or not at all."""
     from slimilar.deploy.onnx import export_onnx
@@ -57,11 +57,18 @@ def write(
         written["plan"] = write_text(places["plan"], text)
         written["report"] = write_report(
             places["report"], result.plan, model=opened.model, title=opened.title,
-            source=command_of(opened, found), cut=result.cut, points=accuracy.points(result),
-            latency=_latency(opened, result),
+            source=_source(opened, found, recipe, target), cut=result.cut, points=accuracy.points(result),
+            latency=_latency(opened, result), target=target,
         )  # fmt: skip
         written["recipe"] = write_recipe(places["recipe"], recipe, model)
     return written
+
+
+def _source(opened: OpenedModel, found: Planned, recipe: PruningRecipe, target: PruningTarget) -> str:
+    """Return what precedes the target in the command: the model, the plan's options, where time is measured."""
+    where = {name: recipe.options[name] for name in ("runtime", "threads", "batch") if name in recipe.options}
+    measured = words_of(PruningRecipe("", where))[1:] if target.kind == "latency" else []
+    return " ".join([command_of(opened, found), *measured])
 
 
 def _latency(opened: OpenedModel, result: Result) -> Latency | None:
