@@ -53,7 +53,7 @@ def check(interpreter: str, package: Path) -> str:
         (folder / "constraints.txt").write_text(_torch(), encoding="utf-8")
         timed([interpreter, "-m", "venv", "venv"], folder)
         python = folder / "venv" / "bin" / "python"
-        pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        pip: list[str | Path] = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
         install = timed([*pip, "-c", "constraints.txt", package], folder)
         demo = timed([python.parent / "slimilar", "demo", "--quiet"], folder)
         missing = [

@@ -66,7 +66,7 @@ def write(
 
 def _source(opened: OpenedModel, found: Planned, recipe: PruningRecipe, target: PruningTarget) -> str:
     """Return what precedes the target in the command: the model, the plan's options, where time is measured."""
-    where = {name: recipe.options[name] for name in ("runtime", "threads", "batch") if name in recipe.options}
+    where = {name: value for name, value in recipe.options.items() if name in ("runtime", "threads", "batch")}
     measured = words_of(PruningRecipe("", where))[1:] if target.kind == "latency" else []
     return " ".join([command_of(opened, found), *measured])
 
