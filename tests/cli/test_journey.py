@@ -246,7 +246,7 @@ def test_a_teacher_with_its_weights_and_fine_tuning_within_prune(home, small):
 
 
 def test_the_other_commands(home, small):
-    assert "Next: slimilar prune net.py:MyNetwork" in slimilar(home, "analyze", *MINE)
+    assert "Next slimilar prune net.py:MyNetwork" in slimilar(home, "analyze", *MINE)
     slimilar(home, "explore", *MINE, "--no-open", "-o", "explore.html")
     assert "whole and unaltered" in slimilar(home, "inspect", "small/model.safetensors")
     done = subprocess.run(

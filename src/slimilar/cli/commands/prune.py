@@ -82,9 +82,7 @@ def prune(
     show_result(output, result, target, measured)
     for what, path in written.items():
         output.say(f"{what:<8} [bold]{escape(path)}[/]")
-    output.say("\nNext")
-    for command in next_commands(opened, written["model"], scoring.data):
-        output.say(f"  {escape(command)}")
+    output.next(*next_commands(opened, written["model"], scoring.data))
     output.answer(described(opened, result, written, measured))
     return None
 
