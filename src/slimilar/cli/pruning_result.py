@@ -123,11 +123,20 @@ def show_result(out: Output, result: Result, target: PruningTarget, accuracy: Me
     reached = "ratio" if target.kind == "ratio" else "threshold"
     amount = f", {reached} {result.cut.threshold:.4g}" if result.cut.by_threshold else ""
     chosen = f"criterion {result.plan.criterion}{amount}"
-    rounded = f", widths in multiples of {result.cut.round_to}" if result.cut.round_to > 1 else ""
+    rounded = _rounded(result)
     rounded += f" ({result.cut.held} channels stay because of it)" if result.cut.held else ""
     out.say(f"{chosen}{rounded}, reconstruction {result.reconstruction}\n")
     if result.plan.note:
         out.say(f"{result.plan.note}\n")
+
+
+def _rounded(result: Result) -> str:
+    """Return what the widths are multiples of; narrow layers may take less."""
+    multiple, widths = result.cut.round_to, result.cut.widths
+    if multiple == 1:
+        return ""
+    narrow = any(widths[g.name] % multiple for g in result.plan.groups if widths[g.name] < g.width)
+    return f", widths in multiples of {multiple}{', less in narrow layers' * narrow}"
 
 
 def next_commands(opened: OpenedModel, file: Path, data: str | None) -> list[str]:
