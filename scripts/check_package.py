@@ -3,9 +3,9 @@
     make package                                         with the interpreter that builds
     make package PYTHONS="python3.10 ... python3.13"     with these, one after another
 
-Writes benchmarks/results/package.txt as they pass; rows of other versions stay. torch is the one of constraints.txt; the
-rest is what pip chooses for a user, or uv, which is faster and is taken where it is installed. The environments are in a
-temporary folder outside the checkout.
+Writes benchmarks/results/package.txt as they pass; rows of other versions stay. torch is the one of constraints.txt;
+the rest is what pip chooses for a user, or uv, which is faster and is taken where it is installed. The environments are
+in a temporary folder outside the checkout.
 """
 
 from __future__ import annotations
