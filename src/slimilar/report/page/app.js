@@ -295,8 +295,13 @@ function start() {
   listen();
   startThemes();
   // The column at the side sticks below the controls, however tall they are.
-  const fitSide = () => document.documentElement.style.setProperty("--bar", `${byId("controls").offsetHeight}px`);
-  new ResizeObserver(fitSide).observe(byId("controls"));
+  const side = document.querySelector(".side");
+  const fitSide = () => {
+    document.documentElement.style.setProperty("--bar", `${byId("controls").offsetHeight}px`);
+    side.classList.toggle("whole", side.scrollHeight >= byId("flow").offsetHeight);
+  };
+  const sizes = new ResizeObserver(fitSide);
+  for (const id of ["controls", "flow", "layer"]) sizes.observe(byId(id));
   update();
   openFirst();
 }
