@@ -244,7 +244,7 @@ def test_analyze_for_people():
     assert "features.conv1_1         24" in text
     assert re.search(r"model output\s+classifier \(10\)", text)
     assert "100 % ┤" in text
-    assert "Next: slimilar prune slimilar:demo --flops 0.5" in text
+    assert "Next\n  slimilar prune slimilar:demo --flops 0.5" in text
     assert "\x1b" not in text
 
 

@@ -7,6 +7,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -48,6 +49,15 @@ class MyNetwork(nn.Module):
     def forward(self, x):
         return self.head(self.blocks(self.stem(x)).mean((2, 3)))
 
+class Pair(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.left, self.right = (nn.Sequential(nn.Conv2d(c, 16, 3), nn.BatchNorm2d(16), nn.ReLU()) for c in (3, 1))
+        self.head = nn.Conv2d(32, 4, 1)
+
+    def forward(self, image, depth):
+        return self.head(torch.cat([self.left(image), self.right(depth)], 1)).mean((2, 3))
+
 class WithoutNorms(nn.Sequential):
     def __init__(self):
         super().__init__(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1),
@@ -84,13 +94,17 @@ def home(tmp_path_factory) -> Path:
     return folder
 
 
+def environment(columns: int = 200) -> dict[str, str]:
+    """Return the variables of a terminal of some width."""
+    known = {name: value for name, value in os.environ.items() if name != "SLIMILAR_DATA"}
+    return {**known, "COLUMNS": str(columns), "OMP_NUM_THREADS": "1"}
+
+
 def slimilar(home: Path, *words: str, code: int = 0) -> str:
     """Run the program in the user's folder, and return what it printed on both streams."""
-    environment = {**os.environ, "COLUMNS": "200", "OMP_NUM_THREADS": "1"}
-    environment.pop("SLIMILAR_DATA", None)
     done = subprocess.run(
         [sys.executable, "-m", "slimilar", *words], capture_output=True, text=True, timeout=600, cwd=home,
-        env=environment,
+        env=environment(),
     )  # fmt: skip
     assert done.returncode == code, done.stdout + done.stderr
     return " ".join((done.stderr + done.stdout).split())
@@ -181,6 +195,77 @@ def test_accuracy_is_that_of_the_pixels_as_they_are(home):
     assert said["accuracy"] == pytest.approx(right / count)
 
 
+def test_photos_that_a_camera_turned_are_turned_back(home):
+    """Stored on their side with an EXIF orientation, they give what the upright ones give."""
+    turn = Image.Exif()
+    turn[0x0112] = 6  # to be shown turned by 90 degrees clockwise
+    for file in sorted((home / "photos" / "test").rglob("*.png")):
+        place = home / "turned" / file.relative_to(home / "photos")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        Image.open(file).transpose(Image.Transpose.ROTATE_90).save(place, exif=turn)
+    upright, turned = (
+        json.loads(slimilar(home, "evaluate", *MINE, *PLAIN, "--data", data, "--json"))["net.py:MyNetwork"]
+        for data in ("photos", "turned")
+    )
+    assert turned == upright
+
+
+def test_a_normalisation_that_nobody_gave_is_called_a_guess(home):
+    said = slimilar(home, "evaluate", *MINE, "--data", "photos")
+    assert "std 0.229 0.224 0.225, a guess: --mean and --std take those of your training" in said
+
+
+def test_a_narrow_terminal_breaks_neither_names_nor_commands(home):
+    done = subprocess.run(
+        [sys.executable, "-m", "slimilar", "analyze", *MINE], capture_output=True, text=True, timeout=600, cwd=home,
+        env=environment(60),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert max(map(len, done.stdout.splitlines())) <= 60
+    assert "blocks.0.conv1" in done.stdout
+    command = shlex.split(done.stdout.partition("Next\n")[2].replace("\\\n", " "))  # as a shell joins lines
+    assert command == ["slimilar", "prune", *MINE, "--flops", "0.5"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals")
+def test_fine_tuning_that_was_stopped_goes_on(home, small):
+    words = [
+        "finetune",
+        "small/model.safetensors",
+        "--base",
+        "net.py:MyNetwork",
+        "--data",
+        "photos",
+        "--limit",
+        "8",
+    ]
+    with subprocess.Popen(
+        [sys.executable, "-m", "slimilar", *words, "--epochs", "400", "-o", "stopped"], stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE, text=True, cwd=home, env=environment(),
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    ) as running:  # fmt: skip
+        assert running.stderr is not None
+        told = next((line for line in running.stderr if "epoch 2/400" in line), "")
+        assert told, "the second epoch must be shown"
+        running.send_signal(signal.SIGINT)
+        rest = running.stderr.read()
+        assert running.wait(timeout=60) == 130
+    assert "stopped; to go on, give the same command with --resume" in " ".join(rest.split())
+    assert not (home / "stopped" / "model.safetensors").exists()
+
+
+def test_a_network_with_two_inputs_is_calibrated_from_a_file(home):
+    arrays = {f"input_{i}": np.zeros((24, c, 16, 16), np.float32) for i, c in enumerate((3, 1))}
+    rng = np.random.default_rng(0)
+    np.savez(
+        home / "pairs.npz", **{name: rng.normal(size=a.shape).astype("f4") for name, a in arrays.items()}
+    )
+    said = slimilar(home, "prune", "net.py:Pair", "--input", "3x16x16", "--input", "1x16x16", "--flops", "0.6",
+                    "--round-to", "1", "--calibrate", "pairs.npz", "-o", "pair")  # fmt: skip
+    assert "calibrating on 24 images of pairs.npz; that is few" in said
+    assert (home / "pair" / "model.safetensors").is_file()
+
+
 def test_a_recipe_gives_the_same_model_again(home, small):
     said = slimilar(home, "run", "small/recipe.yaml", "-o", "again")
     assert "the model is identical to the one that the recipe was written for" in said
@@ -209,7 +294,7 @@ def test_weights_in_other_wrappings_and_a_dry_run(home, weights):
         ("prune net.py:MyNetwork --weights wrapped.pt --input 3x32x32 --flops 1.5 -o x", 2, "a share of at most 1"),
         ("prune net.py:MyNetwork --weights wrapped.pt --input 3x32x32 --flops 100G -o x", 2, "nothing would be pruned"),
         ("prune net.py:MyNetwork --weights wrapped.pt --input 3x32x32 --flops 0.5 -o net.py/x", 2, "can be written to"),
-        ("analyze net.py --input 3x32x32", 2, "did you mean net.py:Block, net.py:MyNetwork, net.py:WithoutNorms?"),
+        ("analyze net.py --input 3x32x32", 2, "did you mean net.py:Block, net.py:MyNetwork, net.py:Pair,"),
         ("analyze wrapped.pt", 2, "path/file.py:MyNetwork --weights wrapped.pt"),
         ("analyze net.py:MyNetwork --weights photos --input 3x32x32", 1, "but is a folder"),
         ("inspect small", 1, "small/model.safetensors"),
@@ -246,7 +331,7 @@ def test_a_teacher_with_its_weights_and_fine_tuning_within_prune(home, small):
 
 
 def test_the_other_commands(home, small):
-    assert "Next: slimilar prune net.py:MyNetwork" in slimilar(home, "analyze", *MINE)
+    assert "Next slimilar prune net.py:MyNetwork" in slimilar(home, "analyze", *MINE)
     slimilar(home, "explore", *MINE, "--no-open", "-o", "explore.html")
     assert "whole and unaltered" in slimilar(home, "inspect", "small/model.safetensors")
     done = subprocess.run(

@@ -76,6 +76,17 @@ def test_channels_leave_where_time_is_spent(price, shrinks):
     assert cut.widths[{"0": "2", "2": "0"}[shrinks]] == 32
 
 
+def test_its_threshold_is_just_above_all_that_leaves():
+    found = plan()
+    cut = by_time(
+        found, PruningTarget("latency", 0.6, round_to=8), model(found, {"0": 1.0, "2": 1.0, "4": 1.0})
+    )(0.6)
+    assert cut is not None
+    assert not cut.by_threshold
+    heights = [removal.order.heights[: removal.steps] for removal in cut.removals.values()]
+    assert np.nextafter(np.concatenate(heights).max(), 2) == cut.threshold
+
+
 def test_damage_counts_as_much_as_time():
     """One layer between two groups: removing from either saves the same, so the less harmful group shrinks."""
     found = plan(damage=(5.0, 1.0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import re
 from dataclasses import replace
 from typing import Any
@@ -17,6 +18,7 @@ from helpers.report_networks import HOSTILE, Mixed, Named
 from helpers.small_networks import trained
 from slimilar import analyze
 from slimilar.planning.plan import Plan
+from slimilar.planning.rounding import roundings
 from slimilar.report import Point, write_report
 from slimilar.report.flow import Row, flow, in_lanes
 from slimilar.report.page import embed
@@ -146,6 +148,27 @@ def test_the_page_opens_at_the_cut(plan, round_to, own):
     again = plan.at(state.threshold, round_to=state.round_to, thresholds=state.thresholds)
     assert again.widths == cut.widths
     assert set(state.thresholds) <= set(own)
+
+
+@pytest.mark.parametrize("round_to", [1, 4, "auto"])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_page_opens_at_widths_that_no_threshold_gives(plan, round_to, seed):
+    dice, rounding = random.Random(seed), roundings(round_to)[0]
+    steps = [dice.randint(0, plan.limit(g) // 2) for g in range(len(plan.groups))]
+    cut = replace(plan.cut_after(1.0, steps, rounding), by_threshold=False)
+    state = state_of(plan, cut)
+    again = plan.at(state.threshold, round_to=state.round_to, thresholds=state.thresholds)
+    assert again.widths == cut.widths
+    assert len(state.thresholds) < len(plan.groups)
+    assert state.round_to in {"auto", 1, 2, 4, 8, 16, 32}
+
+
+def test_the_fewest_layers_have_a_threshold_of_their_own(plan):
+    own = {plan.groups[0].name: 0.0}
+    exact = plan.at(0.12, round_to=4, thresholds=own)
+    state = state_of(plan, replace(exact, threshold=1.0, by_threshold=False))
+    assert set(state.thresholds) <= set(own)
+    assert state.threshold < 1
 
 
 def test_without_a_cut_it_opens_at_half_the_work(plan):

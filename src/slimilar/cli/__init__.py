@@ -30,6 +30,7 @@ from slimilar.cli.destination import file_for
 from slimilar.cli.error_handling import Debugging, guarded, report
 from slimilar.cli.log import start_log
 from slimilar.cli.option_groups import ungrouped
+from slimilar.cli.plain_help import PlainGroup
 from slimilar.cli.renamed_options import Command
 
 __all__ = ["app", "main"]
@@ -41,6 +42,7 @@ EPILOG = (
 
 app = typer.Typer(
     name="slimilar",
+    cls=PlainGroup,
     help="Make a pre-trained CNN smaller and faster: channels that carry the same information are merged into one.",
     epilog=EPILOG,
     no_args_is_help=True,

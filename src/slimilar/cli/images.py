@@ -124,12 +124,15 @@ class ImageReader:
         from slimilar.data import ImageFiles
 
         if isinstance(found, ImageFiles):
-            return found.preprocessing.described()
+            return found.preprocessing.described() + self._guess()
         tall, wide = found.images.shape[1:3]
-        mean, std = (
-            " ".join(f"{n:.4g}" for n in row) for row in (found.normalisation.mean, found.normalisation.std)
-        )
-        return f"{tall}x{wide}: normalised with mean {mean}, std {std}"
+        return f"{tall}x{wide}: {_normalised(found.normalisation)}"
+
+    def _guess(self) -> str:
+        """Return a remark where nothing is known of what a model was trained on."""
+        if self.options.normalisation() is not None or self.opened.preprocessing is not None:
+            return ""
+        return ", a guess: --mean and --std take those of your training"
 
     def _readable(self, found: ImageFiles) -> ImageFiles:
         with self.out.working("Checking the image files"):
@@ -158,7 +161,7 @@ class ImageReader:
             _check_classes(place, found, self.opened)
             found = found.at(torch.linspace(0, len(found) - 1, min(limit, len(found))).round().long())
         found = self._readable(found.prepared(self._preprocessing()))
-        self.out.note(f"calibration images: {found.preprocessing.described()}")
+        self.out.note(f"calibration images: {self._how(found)}")
         return self._all(found)
 
     def _arrays(self, path: Path, limit: int, labels: bool) -> CalibrationImages:
@@ -180,6 +183,7 @@ class ImageReader:
                 torch.from_numpy(found).float(), torch.from_numpy(known), self.preprocessing()
             )
         how = replace(self._preprocessing(), normalisation=self._normalisation(RAW))
+        self.out.note(f"calibration images: {_normalised(how.normalisation)}")
         images = how.normalisation.apply(torch.from_numpy(found)).contiguous()
         return CalibrationImages(images, torch.from_numpy(known), how)
 
@@ -192,6 +196,11 @@ class ImageReader:
     def _say_count(self, what: str, count: int) -> None:
         few = f"; that is few: {FEW} or more keep more accuracy" if count < FEW else ""
         self.out.note(f"calibrating on {count} image{'s' * (count != 1)} of {escape(what)}{few}")
+
+
+def _normalised(how: Normalisation) -> str:
+    mean, std = (" ".join(f"{n:.4g}" for n in row) for row in (how.mean, how.std))
+    return f"normalised with mean {mean}, std {std}"
 
 
 def laid_out(images: ImageSource, opened: OpenedModel) -> ImageSource:

@@ -265,6 +265,7 @@ def _published(name: str, weights: str | None) -> nn.Module:
 def _downloaded(text: str) -> Any:
     """Return a library's model with the weights it offers itself."""
     from slimilar.deploy.sources import parse
+    from slimilar.utils.hub import skip_retries_offline
     from slimilar.utils.torchvision_compat import import_torchvision
 
     source = parse(text)
@@ -274,11 +275,13 @@ def _downloaded(text: str) -> Any:
             return models.get_model(source.name, weights="DEFAULT", **source.options)
         if source.kind == "timm":
             import_torchvision()
+            skip_retries_offline()
             import timm
 
             return timm.create_model(source.name, pretrained=True, **source.options)
     except (OSError, RuntimeError, ValueError) as error:
-        raise DataError(f"the weights of {text} could not be had: {error}; pass --weights FILE") from error
+        reason = str(error).rstrip(".")
+        raise DataError(f"the weights of {text} could not be had: {reason}; pass --weights FILE") from error
     raise InvalidInput(f"--weights default is for torchvision: and timm: models, got {text!r}; pass a file")
 
 

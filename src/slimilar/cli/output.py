@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -46,6 +47,15 @@ class Output:
         _log(text)
         if not self.silent:
             console(stderr=True).print(f"[dim]{text}[/]")
+
+    def next(self, *commands: str) -> None:
+        """Write the commands that may follow, so that each can be copied as a whole."""
+        self.say("\nNext")
+        for command in commands:
+            _log(escape(command))
+            if not self.silent:
+                printed = console()
+                printed.print("  " + escape(continued(command, printed.width - 2)), soft_wrap=True)
 
     def table(self, headings: Sequence[str], rows: Sequence[Sequence[str]], title: str | None = None) -> None:
         """Write a table; a heading that begins with `<` stands on the left, the others on the right."""
@@ -173,6 +183,26 @@ def escape(text: object) -> str:
     return str(escaped(str(text)))
 
 
+def continued(command: str, width: int) -> str:
+    """Return a command on lines of at most a width, broken between its options as a shell reads it.
+
+    >>> print(continued("slimilar prune net.py:Net --input 3x32x32 --flops 0.5 -o small", 44))
+    slimilar prune net.py:Net --input 3x32x32 \\
+          --flops 0.5 -o small
+    """
+    parts: list[list[str]] = [[]]
+    for word in shlex.split(command):
+        parts += [[]] if word.startswith("-") else []
+        parts[-1].append(word)
+    lines = [""]
+    for part in map(shlex.join, parts):
+        if lines[-1] and len(lines[-1]) + len(part) + 3 > width:
+            lines.append("    " + part)
+        else:
+            lines[-1] = f"{lines[-1]} {part}".strip() if len(lines) == 1 else f"{lines[-1]} {part}"
+    return " \\\n  ".join(lines)
+
+
 def percent(share: float) -> str:
     """Return a share in per cent.
 
@@ -212,6 +242,7 @@ def plot(points: Sequence[tuple[float, float]], width: int = 60, height: int = 1
      25 % ┤     ⠢⡀
       0 % ┤      ⠈⢄
           └────────
+           0  0.5 1
     """
     cells = [[0] * width for _ in range(height)]
     for i in range(2 * width):
@@ -220,7 +251,18 @@ def plot(points: Sequence[tuple[float, float]], width: int = 60, height: int = 1
         cells[row // 4][i // 2] |= _DOTS[row % 4][i % 2]
     ticks = {round(i * (height - 1) / 4): f"{100 - 25 * i:3} % ┤" for i in range(5)}
     drawn = ["".join(chr(0x2800 + dots) if dots else " " for dots in row).rstrip() for row in cells]
-    return [*(ticks.get(r, "      │") + text for r, text in enumerate(drawn)), "      └" + "─" * width]
+    lines = [ticks.get(r, "      │") + text for r, text in enumerate(drawn)]
+    return [*lines, "      └" + "─" * width, " " * 6 + _axis(width)]
+
+
+def _axis(width: int) -> str:
+    """Return the shares below a curve, each in the middle of its place."""
+    shares = (0, 0.25, 0.5, 0.75, 1) if width >= 30 else (0, 0.5, 1)
+    line = [" "] * (width + 3)
+    for text, share in ((f"{share:g}", share) for share in shares):
+        start = max(1, round(share * (width - 1)) + 1 - len(text) // 2)
+        line[start : start + len(text)] = text
+    return "".join(line).rstrip()
 
 
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))

@@ -12,7 +12,7 @@ from slimilar.cli.model_source import OpenedModel
 from slimilar.cli.output import Output, escape, less, percent
 from slimilar.cli.plans import Planned, command_of, show_frozen
 from slimilar.cli.pruning_accuracy import MeasuredAccuracy
-from slimilar.cli.recipe_file import PruningRecipe, write_recipe
+from slimilar.cli.recipe_file import PruningRecipe, words_of, write_recipe
 
 if TYPE_CHECKING:
     from slimilar.planning.cut import Cut
@@ -39,7 +39,7 @@ def places_for(out: Path, onnx: bool, force: bool) -> dict[str, Path]:
 
 def write(
     out: Output, places: dict[str, Path], opened: OpenedModel, found: Planned, result: Result,
-    accuracy: MeasuredAccuracy, recipe: PruningRecipe,
+    accuracy: MeasuredAccuracy, recipe: PruningRecipe, target: PruningTarget,
 ) -> dict[str, Path]:  # fmt: skip
     """Write the files, each whole or not at all."""
     from slimilar.deploy.onnx import export_onnx
@@ -57,11 +57,18 @@ def write(
         written["plan"] = write_text(places["plan"], text)
         written["report"] = write_report(
             places["report"], result.plan, model=opened.model, title=opened.title,
-            source=command_of(opened, found), cut=result.cut, points=accuracy.points(result),
-            latency=_latency(opened, result),
+            source=_source(opened, found, recipe, target), cut=result.cut, points=accuracy.points(result),
+            latency=_latency(opened, result), target=target,
         )  # fmt: skip
         written["recipe"] = write_recipe(places["recipe"], recipe, model)
     return written
+
+
+def _source(opened: OpenedModel, found: Planned, recipe: PruningRecipe, target: PruningTarget) -> str:
+    """Return what precedes the target in the command: the model, the plan's options, where time is measured."""
+    where = {name: value for name, value in recipe.options.items() if name in ("runtime", "threads", "batch")}
+    measured = words_of(PruningRecipe("", where))[1:] if target.kind == "latency" else []
+    return " ".join([command_of(opened, found), *measured])
 
 
 def _latency(opened: OpenedModel, result: Result) -> Latency | None:
@@ -116,11 +123,20 @@ def show_result(out: Output, result: Result, target: PruningTarget, accuracy: Me
     reached = "ratio" if target.kind == "ratio" else "threshold"
     amount = f", {reached} {result.cut.threshold:.4g}" if result.cut.by_threshold else ""
     chosen = f"criterion {result.plan.criterion}{amount}"
-    rounded = f", widths in multiples of {result.cut.round_to}" if result.cut.round_to > 1 else ""
+    rounded = _rounded(result)
     rounded += f" ({result.cut.held} channels stay because of it)" if result.cut.held else ""
     out.say(f"{chosen}{rounded}, reconstruction {result.reconstruction}\n")
     if result.plan.note:
         out.say(f"{result.plan.note}\n")
+
+
+def _rounded(result: Result) -> str:
+    """Return what the widths are multiples of; narrow layers may take less."""
+    multiple, widths = result.cut.round_to, result.cut.widths
+    if multiple == 1:
+        return ""
+    narrow = any(widths[g.name] % multiple for g in result.plan.groups if widths[g.name] < g.width)
+    return f", widths in multiples of {multiple}{', less in narrow layers' * narrow}"
 
 
 def next_commands(opened: OpenedModel, file: Path, data: str | None) -> list[str]:

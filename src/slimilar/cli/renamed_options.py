@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from typer.core import TyperCommand
+from slimilar.cli.plain_help import PlainCommand
 
 RENAMED = {
     "--substitute": "--reconstruction",
@@ -24,7 +24,7 @@ def current(word: str) -> str:
     return RENAMED.get(name, name) + equals + value
 
 
-class Command(TyperCommand):
+class Command(PlainCommand):
     """A command that also takes the earlier names of its options."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:

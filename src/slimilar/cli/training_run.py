@@ -107,7 +107,7 @@ class TrainingCommand:
         rows = [*before, _measured(result), ["model", escape(file)]]
         self.out.table(["<", "<"], rows)
         if command := phase.next(file):
-            self.out.say(f"Next: [bold]{escape(command)}[/]")
+            self.out.next(command)
         history = [dataclasses.asdict(epoch) for epoch in result.history]
         start = {} if result.start_accuracy is None else {"start_accuracy": result.start_accuracy}
         self.out.answer({**start, "accuracy": result.accuracy, "history": history, "model": str(file)})

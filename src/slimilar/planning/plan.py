@@ -145,7 +145,7 @@ class Plan:
 
     # --- how many steps of each order ---------------------------------------------------------------------------
 
-    def _limit(self, g: int) -> int:
+    def limit(self, g: int) -> int:
         """Return how many channels of a group may leave at most."""
         least = self.min_channels or (0 if self._is_branch(g) else 1)
         return max(0, min(len(self.orders[g]), self.groups[g].width - least))
@@ -157,7 +157,7 @@ class Plan:
 
     def _most_steps(self, g: int) -> int:
         """Return how many steps of a group have a height below 1 and may be taken."""
-        return min(self._limit(g), int(np.searchsorted(self.orders[g].heights, 1.0)))
+        return min(self.limit(g), int(np.searchsorted(self.orders[g].heights, 1.0)))
 
     @cached_property
     def _heights(self) -> NDArray[np.float64]:
@@ -188,7 +188,7 @@ class Plan:
 
     def _permitted(self, wanted: Sequence[int]) -> list[int]:
         """Return how many steps of each group are taken if no more than may leave are."""
-        return [min(self._limit(g), steps) for g, steps in enumerate(wanted)]
+        return [min(self.limit(g), steps) for g, steps in enumerate(wanted)]
 
     def blocks(self, rounding: Rounding, overrides: Mapping[int, float]) -> list[StepBlocks]:
         """Return the blocks of steps of every group that leave together; an override settles its group."""
@@ -196,7 +196,7 @@ class Plan:
         found = []
         for g, (group, order) in enumerate(zip(self.groups, self.orders, strict=True)):
             if g in overrides:
-                steps = min(self._limit(g), order.steps(overrides[g]))
+                steps = min(self.limit(g), order.steps(overrides[g]))
                 found.append(StepBlocks.settled(rounded_up(group.width, steps, rounding.of(group))))
             else:
                 most = self._most_steps(g)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from slimilar.planning.rounding import Allocation, StepBlocks
 from slimilar.planning.time_model import TimeModel
 
@@ -56,7 +58,7 @@ def allocate_time(blocks: Sequence[StepBlocks], times: TimeModel, limit: float) 
     """Return the blocks that leave to bring the predicted time below a limit; None if all of them do not.
 
     One after another, the blocks leave that cost the least damage per millisecond at the widths reached so far. What
-    is saved beyond the limit is given back, the dearest first.
+    is saved beyond the limit is given back, the dearest first. The threshold is above every channel that leaves.
     """
     descent = _Descent(blocks, times)
     while descent.total > limit:
@@ -66,7 +68,8 @@ def allocate_time(blocks: Sequence[StepBlocks], times: TimeModel, limit: float) 
         descent.move(g, descent.moves[g][1])
     _give_back(descent, limit)
     loss = sum(float(b.losses[n]) for b, n in zip(blocks, descent.taken, strict=True))
-    return Allocation(1.0, tuple(descent.steps), loss)
+    tops = [float(b.tops[n - 1]) for b, n in zip(blocks, descent.taken, strict=True) if n]
+    return Allocation(float(np.nextafter(max(tops, default=0.0), 2)), tuple(descent.steps), loss)
 
 
 def _give_back(descent: _Descent, limit: float) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
+from enum import Enum
 
 from slimilar.errors import InvalidInput, Option
 from slimilar.utils.suggestions import choose
 
 
-class Reconstruction(StrEnum):
+class Reconstruction(str, Enum):  # StrEnum came with Python 3.11
     """What the consumers of a removed channel do instead of reading it."""
 
     NONE = "none"  # nothing
@@ -17,6 +17,8 @@ class Reconstruction(StrEnum):
     # Data-free: regress it on the kept channels, as Gaussians correlated as their filters are.
     GAUSSIAN = "gaussian"
     LEAST_SQUARES = "least-squares"  # refit the kernels to calibration images
+
+    __str__ = str.__str__
 
 
 # Least squares with images, the Gaussian regression without; none if a model cannot be replayed.

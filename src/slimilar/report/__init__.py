@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from slimilar.planning.cut import Cut
 from slimilar.planning.plan import Plan
+from slimilar.planning.target import PruningTarget
 from slimilar.report.data import describe
 from slimilar.report.page import render
 from slimilar.report.state import opening
@@ -56,13 +57,14 @@ def write_report(
     points: Sequence[Point] = (),
     latency: Latency | None = None,
     rows: Sequence[Mapping[str, Any]] = (),
+    target: PruningTarget | None = None,
 ) -> Path:
     """Write the explorer of a plan, a self-contained HTML page, and return its path.
 
     `model` is the module or its tensors by name; only gamma and beta of batch norms are read. `source` is the
     model and options that follow `slimilar prune` on the command line to get this plan. `cut` is the initial
-    state of the page. `points` are drawn on the trade-off curve; `latency` is shown beside the FLOPs; `rows` are
-    measurements, shown as a table.
+    state of the page, and `target` what was asked for to get it. `points` are drawn on the trade-off curve; `latency`
+    is shown beside the FLOPs; `rows` are measurements, shown as a table.
     The file is written atomically.
     """
     tensors = {} if model is None else model if isinstance(model, Mapping) else named_tensors(model)
@@ -70,6 +72,7 @@ def write_report(
         "title": title,
         "source": source,
         "state": asdict(opening(plan, cut)),
+        "target": None if target is None else asdict(target),
         "points": [asdict(point) for point in points],
         "latency": asdict(latency) if latency is not None else None,
         "measured": [{str(key): value for key, value in row.items()} for row in rows],

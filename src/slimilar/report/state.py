@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from slimilar.errors import UnreachableBudget
 from slimilar.planning.cut import Cut
 from slimilar.planning.plan import Plan
-from slimilar.planning.rounding import RoundTo, roundings
+from slimilar.planning.rounding import RoundTo, rounded_up, roundings
 from slimilar.planning.target import PruningTarget
 
 
@@ -25,10 +24,10 @@ class State:
 
 def opening(plan: Plan, cut: Cut | None) -> State:
     """Return the state that shows a cut; by default half the FLOPs, or the smallest reachable cost."""
-    if cut is not None:
-        return state_of(plan, cut)
     if not plan.groups:
         return State(0.0)
+    if cut is not None:
+        return state_of(plan, cut)
     try:
         return State(plan.threshold_within(PruningTarget("flops", 0.5)))
     except UnreachableBudget:
@@ -37,21 +36,50 @@ def opening(plan: Plan, cut: Cut | None) -> State:
 
 def state_of(plan: Plan, cut: Cut) -> State:
     """Return a state with exactly the widths of a cut and the fewest overrides."""
-    full = np.array([group.width for group in plan.groups], np.int64)
-    wanted = np.array([cut.widths[group.name] for group in plan.groups], np.int64)
-    plain = np.array(list(plan.at(cut.threshold, round_to=1).widths.values()), np.int64)
+    wanted = [cut.widths[group.name] for group in plan.groups]
+    choices: list[RoundTo] = ["auto", cut.round_to, 1, 2, 4, 8, 16, 32]
+    found = [base for choice in dict.fromkeys(choices) if (base := _base(plan, cut, choice)) is not None]
+    base = min(found, key=lambda base: len(base.others))
+    own = {plan.groups[g].name: _own(plan, g, plan.groups[g].width - wanted[g]) for g in base.others}
+    return State(base.threshold, base.round_to, own)
 
-    def missed(round_to: RoundTo) -> NDArray[np.bool_]:
-        multiples = np.array([roundings(round_to)[0].of(group) for group in plan.groups], np.int64)
-        rounded = np.minimum(full, -(-plain // multiples) * multiples)
-        found: NDArray[np.bool_] = np.not_equal(rounded, wanted)
-        return found
 
-    choices: list[RoundTo] = ["auto", *range(1, max(full, default=1) + 1)]
-    round_to = min(choices, key=lambda n: int(missed(n).sum()))
-    own = {}
-    for g in np.flatnonzero(missed(round_to)):
-        steps = int(full[g] - wanted[g])
-        # Just above the height of the last step: that step is included, with all others of equal height.
-        own[plan.groups[g].name] = float(np.nextafter(plan.orders[g].heights[steps - 1], 2)) if steps else 0.0
-    return State(cut.threshold, round_to, own)
+@dataclass(frozen=True)
+class _Base:
+    """A threshold for all groups, and the groups that it does not give their widths."""
+
+    threshold: float
+    round_to: RoundTo
+    others: tuple[int, ...]
+
+
+def _base(plan: Plan, cut: Cut, round_to: RoundTo) -> _Base | None:
+    """Return the threshold that gives most groups their widths; None where some are no multiples of the rounding."""
+    multiples = [roundings(round_to)[0].of(group) for group in plan.groups]
+    wanted = [cut.widths[group.name] for group in plan.groups]
+    if any(w % m and w != group.width for w, m, group in zip(wanted, multiples, plan.groups, strict=True)):
+        return None
+    spans = np.array([_span(plan, g, wanted[g], m) for g, m in enumerate(multiples)]).reshape(-1, 2)
+    # The best threshold is where some group begins to have its width; the cut's own one comes first among equals.
+    candidates = np.array([*([cut.threshold] if cut.by_threshold else []), *spans[:, 0], 0.0])
+    candidates = candidates[candidates <= 1]
+    fits = (spans[:, :1] <= candidates) & (candidates <= spans[:, 1:])
+    best = int(np.argmax(fits.sum(axis=0)))
+    return _Base(float(candidates[best]), round_to, tuple(np.flatnonzero(~fits[:, best]).tolist()))
+
+
+def _span(plan: Plan, g: int, wanted: int, multiple: int) -> tuple[float, float]:
+    """Return the first and the last threshold that give a group its width; (2, 1) if there is none."""
+    width, heights = plan.groups[g].width, plan.orders[g].heights
+    steps = [n for n in range(plan.limit(g) + 1) if rounded_up(width, n, multiple) == width - wanted]
+    if not steps:
+        return 2.0, 1.0
+    first = float(np.nextafter(heights[steps[0] - 1], 2)) if steps[0] else 0.0
+    last = float(heights[steps[-1]]) if steps[-1] < plan.limit(g) else 1.0
+    return (first, min(1.0, last)) if first <= min(1.0, last) else (2.0, 1.0)
+
+
+def _own(plan: Plan, g: int, steps: int) -> float:
+    """Return a threshold just above the height of the last step: it is included, with all others of equal height."""
+    heights = plan.orders[g].heights[:steps]
+    return float(np.nextafter(heights[-1], 2)) if len(heights) else 0.0

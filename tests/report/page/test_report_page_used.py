@@ -19,6 +19,7 @@ from helpers.small_networks import trained
 from slimilar import prune
 from slimilar.models import build
 from slimilar.planning.target import PruningTarget
+from slimilar.report import write_report
 
 # --- what a person does -------------------------------------------------------------------------------------------
 
@@ -41,6 +42,36 @@ def test_dragging_the_slider_moves_everything(opened, plan):
     cut = plan.at(command_options(opened.text("#command"))["threshold"])
     assert f"{cut.widths['inner.0']} / 40" in opened.text("#rows li:has(b:text-is('inner.0'))")
     assert f"{100 * cut.flops / cut.before.flops:.1f} %" in opened.text("#sentence")
+
+
+@pytest.mark.parametrize(
+    ("kind", "amount", "words", "shell", "python"),
+    [
+        ("flops", "0.5", "Chosen for a FLOPs budget of 0.5: ", "--flops 0.5", "flops=0.5)"),
+        ("flops", "10%", "Chosen for a FLOPs budget of 10%: ", "--flops 10%", 'flops="10%")'),
+        ("latency", "12ms", "Chosen for a latency budget of 12ms: ", "--latency 12ms  # measures again",
+         'latency="12ms")  # measures again'),
+        ("threshold", 0.05, "Channels closer than 0.05 are merged: ", "--threshold 0.05", "threshold=0.05)"),
+    ],
+)  # fmt: skip
+def test_it_opens_with_what_was_asked_for(browser, plan, tmp_path, kind, amount, words, shell, python):
+    target = PruningTarget(kind, amount)
+    cut = plan.at(flops=0.5) if kind == "latency" else plan.cut(target)
+    file = write_report(tmp_path / "page.html", plan, title="", source="net.py:Net", cut=cut, target=target)
+    view = OpenPage(browser, file)
+    assert view.widths() == cut.widths
+    assert view.text("#sentence").startswith(words)
+    assert view.text("#command").startswith(f"slimilar prune net.py:Net {shell}")
+    view.page.click("#as-python")
+    assert f"slimilar.prune(model, x, {python}" in view.text("#command")
+    view.page.click("#as-shell")
+    view.page.fill("#threshold", "0.2")
+    view.page.press("#threshold", "Enter")
+    assert view.text("#sentence").startswith("Channels closer than 0.2 are merged")
+    assert plan.at(**command_options(view.text("#command"))).widths == view.widths()
+    view.page.click("#reset")
+    assert view.text("#sentence").startswith(words)
+    view.close_quietly()
 
 
 def test_dragging_on_the_curve_is_the_same(opened, plan):

@@ -11,7 +11,7 @@ from slimilar.cli import options
 from slimilar.cli.destination import file_for
 from slimilar.cli.model_options import ModelOptions, Placement
 from slimilar.cli.model_source import OpenedModel
-from slimilar.cli.output import Output, escape, less, plot
+from slimilar.cli.output import Output, console, escape, less, plot
 from slimilar.cli.plan_options import PlanOptions
 from slimilar.cli.plans import command_of, planned, show_frozen, write_page
 
@@ -48,7 +48,7 @@ def analyze(
     _show_curve(out, found.plan, cuts)
     if report is not None:
         write_page(out, report, opened, found)
-    out.say(f"Next: [bold]slimilar prune {escape(command_of(opened, found))} --flops 0.5[/]")
+    out.next(f"slimilar prune {command_of(opened, found)} --flops 0.5")
     out.answer(described(opened, found.plan))
 
 
@@ -82,9 +82,9 @@ def _show_curve(out: Output, plan: Plan, cuts: list[Cut]) -> None:
     curve = plan.curve()
     points = [(float(t), f / max(1, before.flops)) for t, f in zip(curve.threshold, curve.flops, strict=True)]
     out.say("[bold]FLOPs left, by threshold[/]")
-    for line in plot([*points, (1.0, points[-1][1])]):
+    width = min(60, console().width - 8)  # beside the curve stand its ticks
+    for line in plot([*points, (1.0, points[-1][1])], width):
         out.say(escape(line))
-    out.say("       0" + "0.25".rjust(16) + "0.5".rjust(15) + "0.75".rjust(15) + "1".rjust(14) + "\n")
 
 
 def described(opened: OpenedModel, plan: Plan) -> dict[str, Any]:

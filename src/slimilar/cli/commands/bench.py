@@ -21,7 +21,7 @@ def bench(
     models: Annotated[
         list[str],
         typer.Argument(
-            help="Models to compare; times are shown as shares of the first one's.", metavar="MODEL..."
+            help="Models to compare; times are shown as shares of the first one's.", metavar="MODELS"
         ),
     ],
     *,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -259,13 +260,14 @@ def _table(plan: Plan, accuracy: float, rows: list[DemoRow], timings: Timings) -
 
 
 def _close(out: Output, written: dict[str, Path]) -> None:
-    model = escape(written["model"])
+    model = shlex.quote(str(written["model"]))
     out.say(f"The report, with every layer, cluster and threshold: [bold]{escape(written['report'])}[/]")
-    out.say(f"The network with half the FLOPs: [bold]{model}[/]\n")
-    out.say("Next")
-    out.say(f"  slimilar inspect {model}")
-    out.say(f"  slimilar export {model} -o small.onnx")
-    out.say("  slimilar analyze torchvision:resnet50 --weights default\n")
+    out.say(f"The network with half the FLOPs: [bold]{escape(written['model'])}[/]")
+    out.next(
+        f"slimilar inspect {model}",
+        f"slimilar export {model} -o small.onnx",
+        "slimilar analyze torchvision:resnet50 --weights default",
+    )
 
 
 def _described(

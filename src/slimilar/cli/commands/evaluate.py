@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def evaluate(
-    models: Annotated[list[str], typer.Argument(help="Models to evaluate.", metavar="MODEL...")],
+    models: Annotated[list[str], typer.Argument(help="Models to evaluate.", metavar="MODELS")],
     *,
     data: options.Data = "demo",
     limit: options.Limit = None,

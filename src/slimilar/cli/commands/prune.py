@@ -78,13 +78,11 @@ def prune(
     if accuracy is not None:
         calibrated = found.images is not None
         result, measured = accuracy.measured(output, result, scoring.finetune, calibrated, plan.seed)
-    written = write(output, places, opened, found, result, measured, recipe_of(context))
+    written = write(output, places, opened, found, result, measured, recipe_of(context), target)
     show_result(output, result, target, measured)
     for what, path in written.items():
         output.say(f"{what:<8} [bold]{escape(path)}[/]")
-    output.say("\nNext")
-    for command in next_commands(opened, written["model"], scoring.data):
-        output.say(f"  {escape(command)}")
+    output.next(*next_commands(opened, written["model"], scoring.data))
     output.answer(described(opened, result, written, measured))
     return None
 

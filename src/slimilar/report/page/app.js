@@ -102,12 +102,32 @@ function showNumbers() {
   setText(byId("brief"), `${saved(before.flops, result.flops)} FLOPs`);
   tiles();
   if (!network.groups.length) return sentence(["No layer of this model can be pruned."]);
-  const merging = ["Channels closer than ", " are merged: "], ranking = ["Channels ranked below ", " are removed: "];
-  const [which, action] = network.merges ? merging : ranking;
   return sentence([
-    which, short(state.threshold), action, grouped(result.channels), " of ",
-    grouped(network.channels), " are kept, with ", share, " of the FLOPs.",
+    ...whatLeaves(), grouped(result.channels), " of ", grouped(network.channels), " channels are kept, with ", share,
+    " of the FLOPs.",
   ]);
+}
+
+const GOALS = {
+  flops: "a FLOPs budget", macs: "a MACs budget", params: "a parameter budget", latency: "a latency budget",
+  ratio: "a pruning ratio", quantile: "a quantile",
+};
+
+/** Why the widths on the screen are what they are, words and numbers in turn. */
+function whatLeaves() {
+  if (asAsked() && data.target.kind !== "threshold") {
+    return [`Chosen for ${GOALS[data.target.kind]} of `, String(data.target.amount), ": "];
+  }
+  const [which, action] = network.merges ? ["Channels closer than ", " are merged"] : ["Channels ranked below ", " are removed"];
+  const own = state.own.size ? `, by thresholds of their own in ${plural(state.own.size, "layer")}` : "";
+  return [which, short(state.threshold), `${action}${own}: `];
+}
+
+/** Whether the screen shows what the page was written for, with nothing else chosen since. */
+function asAsked() {
+  const { threshold, roundTo, own } = openingState();
+  return data.target !== null && state.threshold === threshold && state.roundTo === roundTo &&
+    state.own.size === own.size && [...own].every(([g, t]) => state.own.get(g) === t);
 }
 
 /** Words and numbers in turn; the numbers stand out and keep their width. */
@@ -139,6 +159,8 @@ function tiles() {
   if (data.latency) showLatency(box);
 }
 
+const brief = (milliseconds) => String(Number(milliseconds.toPrecision(3)));
+
 /** Measured at the widths of the opening; elsewhere between other cuts, if times of some are known. */
 function showLatency(box) {
   const { before, after, device, curve } = data.latency;
@@ -147,11 +169,11 @@ function showLatency(box) {
   const measured = sameWidths(openingState()), between = timeAt(curve, result.flops), where = device ? `, ${device}` : "";
   if (measured || between !== null) {
     const time = measured ? after : between;
-    setText(number, `${measured ? "" : "≈ "}${short(time)} ms`);
+    setText(number, `${measured ? "" : "≈ "}${brief(time)} ms`);
     const how = measured ? "" : ", interpolated by FLOPs";
-    setText(words, `${saved(before, time)} of ${short(before)} ms${how}${where}`);
+    setText(words, `${saved(before, time)} of ${brief(before)} ms${how}${where}`);
   } else {
-    setText(number, `${short(before)} ms`);
+    setText(number, `${brief(before)} ms`);
     setText(words, "original; the pruned model was measured at its own cut");
   }
 }
@@ -172,7 +194,8 @@ function sameWidths(other) {
 }
 
 function showCommand() {
-  const text = language === "shell" ? shellCommand(network, state, data.source) : pythonCommand(network, state);
+  const goal = asAsked() ? askedGoal(data.target) : goalOf(network, state);
+  const text = language === "shell" ? shellCommand(goal, data.source) : pythonCommand(network, goal, data.criterion);
   if (byId("command").textContent !== text) byId("command").replaceChildren(...inOptions(text));
   byId("as-shell").setAttribute("aria-pressed", String(language === "shell"));
   byId("as-python").setAttribute("aria-pressed", String(language === "python"));
@@ -272,8 +295,13 @@ function start() {
   listen();
   startThemes();
   // The column at the side sticks below the controls, however tall they are.
-  const fitSide = () => document.documentElement.style.setProperty("--bar", `${byId("controls").offsetHeight}px`);
-  new ResizeObserver(fitSide).observe(byId("controls"));
+  const side = document.querySelector(".side");
+  const fitSide = () => {
+    document.documentElement.style.setProperty("--bar", `${byId("controls").offsetHeight}px`);
+    side.classList.toggle("whole", side.scrollHeight >= byId("flow").offsetHeight);
+  };
+  const sizes = new ResizeObserver(fitSide);
+  for (const id of ["controls", "flow", "layer"]) sizes.observe(byId(id));
   update();
   openFirst();
 }

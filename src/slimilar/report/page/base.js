@@ -64,7 +64,7 @@ function human(number) {
 
 const grouped = new Intl.NumberFormat("en").format;
 const percent = (share, digits = 1) => `${(100 * share).toFixed(digits)} %`;
-const saved = (before, after) => (before === after ? "±0 %" : `−${percent(1 - after / before)}`);
+const saved = (before, after) => (before === after ? "±0 %" : `${after > before ? "+" : "−"}${percent(Math.abs(1 - after / before))}`);
 const short = (threshold) => String(Number(threshold.toPrecision(4)));
 const plural = (n, word) => `${grouped(n)} ${word}${n === 1 ? "" : "s"}`;
 

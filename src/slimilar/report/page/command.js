@@ -1,4 +1,5 @@
-// The exact line that gives the widths on the screen, for a shell and for Python.
+// The line that gives the widths on the screen, for a shell and for Python: what was asked for, as long as nothing else was
+// chosen on the page; a threshold after that.
 
 /** Quote for a POSIX shell, only where it is needed. */
 function quoteShell(text) {
@@ -43,25 +44,37 @@ function ownThresholds(network, state) {
   ]);
 }
 
-function shellCommand(network, state, source) {
-  const words = ["slimilar prune", source || "MODEL", "--threshold", briefThreshold(network, state)];
-  if (state.roundTo !== "auto") words.push("--round-to", String(state.roundTo));
-  for (const [name, threshold] of ownThresholds(network, state)) {
-    words.push("--layer", quoteShell(`${name}=${exact(threshold)}`));
-  }
-  return words.join(" ");
+/** What to ask for to get a state: { kind, amount, roundTo, own: [[name, threshold], ...] }. */
+function goalOf(network, state) {
+  const amount = briefThreshold(network, state);
+  return { kind: "threshold", amount, roundTo: state.roundTo, own: ownThresholds(network, state) };
 }
 
-function pythonCommand(network, state) {
-  const words = ["model", "x", `threshold=${briefThreshold(network, state)}`];
-  if (state.roundTo !== "auto") words.push(`round_to=${state.roundTo}`);
-  const own = ownThresholds(network, state).map(([name, t]) => `${quotePython(name)}: ${exact(t)}`);
+/** The same out of the target that the page was written with. */
+const askedGoal = ({ kind, amount, round_to: roundTo, thresholds }) =>
+  ({ kind, amount: String(amount), roundTo, own: Object.entries(thresholds) });
+
+const AGAIN = "  # measures again: widths may differ a little";
+
+function shellCommand(goal, source) {
+  const words = ["slimilar prune", source || "MODEL", `--${goal.kind}`, quoteShell(goal.amount)];
+  if (goal.roundTo !== "auto") words.push("--round-to", String(goal.roundTo));
+  for (const [name, threshold] of goal.own) words.push("--layer", quoteShell(`${name}=${exact(threshold)}`));
+  return words.join(" ") + (goal.kind === "latency" ? AGAIN : "");
+}
+
+function pythonCommand(network, goal, criterion) {
+  const amount = Number.isNaN(Number(goal.amount)) ? quotePython(goal.amount) : goal.amount;
+  const words = ["model", "x", `${goal.kind}=${amount}`];
+  if (goal.roundTo !== "auto") words.push(`round_to=${goal.roundTo}`);
+  if (criterion !== "similarity") words.push(`criterion=${quotePython(criterion)}`);
+  const own = goal.own.map(([name, t]) => `${quotePython(name)}: ${exact(t)}`);
   if (own.length) words.push(`thresholds={${own.join(", ")}}`);
   const input = network.rows.find((row) => row.kind === "input");
   const shape = input ? input.shape.join(", ") : "1, 3, 224, 224";
   return [
     "import slimilar", "import torch", "", "# model: your trained network, in eval mode",
-    `x = torch.zeros(${shape})`, `result = slimilar.prune(${words.join(", ")})`,
+    `x = torch.zeros(${shape})`, `result = slimilar.prune(${words.join(", ")})${goal.kind === "latency" ? AGAIN : ""}`,
   ].join("\n");
 }
 
