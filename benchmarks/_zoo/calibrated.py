@@ -20,7 +20,7 @@ from slimilar.reconstruction.least_squares import Settings
 from slimilar.reconstruction.verify import verify_reconstruction
 from slimilar.utils.pytree import map_tensors, tensors_in
 
-IMAGES = 16
+IMAGES = 8
 PATCHES_UP_TO = (
     2_000_000  # parameters: whole kernels are fitted by `apply`, those of larger networks channel by channel
 )
@@ -36,7 +36,7 @@ def prune_calibrated(model: nn.Module, example: Any) -> tuple[dict[str, Any], nn
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", SlimilarWarning)
         row, small = _pruned(model, single, images)
-    row |= {"size": list(shape), "seconds_prune": time.process_time() - began}
+    row |= {"size": list(shape), "images": IMAGES, "seconds_prune": time.process_time() - began}
     row["warned"] = sorted({str(w.message)[:300] for w in said if w.category is SlimilarWarning})
     return row, small
 
