@@ -40,7 +40,7 @@ _FRAMES = (8, 16)  # of a video to try, the few first
 
 
 def prepared(entry: Architecture, smallest: bool = False) -> tuple[nn.Module, Any]:
-    """Return a model with random weights, and the smallest input it takes; one made for the smallest images, if asked."""
+    """Return a model with random weights, made for the smallest images if asked, and the smallest input it takes."""
     problem: Exception | None = None
     for made_for, sizes in _makes(entry, smallest):
         try:
