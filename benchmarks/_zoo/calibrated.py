@@ -7,7 +7,7 @@ import warnings
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from _zoo.target import to_target
 from slimilar import analyze
@@ -30,8 +30,9 @@ _QUICK = Settings(form="mix", steps=1, mirror=False, choose="none")
 def prune_calibrated(model: nn.Module, example: Any) -> tuple[dict[str, Any], nn.Module | None]:
     """Return a row and the pruned model; None if nothing may leave. The example has one image."""
     single = map_tensors(lambda t: t[:1], example)
-    shape = next(tensors_in(single)).shape
-    images = torch.randn(IMAGES, *shape[1:], generator=torch.Generator().manual_seed(2))
+    shape, generator = next(tensors_in(single)).shape, torch.Generator().manual_seed(2)
+    images: Any = tuple(torch.randn(IMAGES, *t.shape[1:], generator=generator) for t in tensors_in(single))
+    images = images if len(images) > 1 else images[0]
     began = time.process_time()
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("always", SlimilarWarning)
@@ -41,7 +42,7 @@ def prune_calibrated(model: nn.Module, example: Any) -> tuple[dict[str, Any], nn
     return row, small
 
 
-def _pruned(model: nn.Module, example: Any, images: Tensor) -> tuple[dict[str, Any], nn.Module | None]:
+def _pruned(model: nn.Module, example: Any, images: Any) -> tuple[dict[str, Any], nn.Module | None]:
     """Prune inner channels, or those of streams too where there are no others."""
     for mode in ("inner", "joint"):
         plan = analyze(model, example, residual=mode, calibration=images)
@@ -51,7 +52,7 @@ def _pruned(model: nn.Module, example: Any, images: Tensor) -> tuple[dict[str, A
 
 
 def _applied(
-    model: nn.Module, example: Any, plan: Plan, cut: Cut, images: Tensor
+    model: nn.Module, example: Any, plan: Plan, cut: Cut, images: Any
 ) -> tuple[dict[str, Any], nn.Module]:
     method = settle("auto", model, example, plan)
     row: dict[str, Any] = {"flops_left": cut.flops / cut.before.flops, "form": "patch"}

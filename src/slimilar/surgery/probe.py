@@ -15,13 +15,16 @@ from dataclasses import replace
 import numpy as np
 from torch import nn
 
+from slimilar.errors import TraceError
 from slimilar.graph.assumptions import Assumptions
 from slimilar.graph.grouping import find_groups
 from slimilar.graph.groups import Residual
 from slimilar.graph.labels import atoms_in
+from slimilar.graph.other_batch import as_numbered_in, summed_units
 from slimilar.graph.structure import Structure
 from slimilar.graph.tracing import trace
 from slimilar.surgery.channel_selection import can_select
+from slimilar.surgery.other_inputs import batch_size, rebatched
 from slimilar.surgery.retrace import Mismatch, retrace
 from slimilar.surgery.rewrite import Kept
 from slimilar.surgery.trials import trials
@@ -48,13 +51,17 @@ def _probed(model: nn.Module, example: Example, residual: Residual, assumptions:
     for _ in range(_MOST_TRIALS):
         fault = _fault(model, example, structure)
         if fault is None:
-            break
-        assumptions = (
-            _first_further(model, example, residual, fault, with_a_number_less(structure, fault))
-            or weaken(structure, fault)
-            or _first_further(model, example, residual, fault, with_a_size_less(structure, fault))
-            or _fix_a_group(model, example, structure, fault)
-        )
+            fixed = _read_otherwise(model, example, structure)
+            if not fixed:
+                break
+            assumptions = _with_fixed(structure, fixed)
+        else:
+            assumptions = (
+                _first_further(model, example, residual, fault, with_a_number_less(structure, fault))
+                or weaken(structure, fault)
+                or _first_further(model, example, residual, fault, with_a_size_less(structure, fault))
+                or _fix_a_group(model, example, structure, fault)
+            )
         structure = _structure(model, example, residual, assumptions)
     return structure
 
@@ -103,8 +110,33 @@ def _fix_a_group(model: nn.Module, example: Example, structure: Structure, fault
             inside = slice(grouping.offsets[g], grouping.offsets[g] + grouping.groups[g].width)
             kept[inside] = some[inside]
         low, high = (low, middle) if _fails(model, example, structure, kept) else (middle, high)
-    names = frozenset(grouping.groups[shrinking[high - 1]].producers)
-    return replace(structure.assumptions, fixed_layers=structure.assumptions.fixed_layers | names)
+    return _with_fixed(structure, grouping.groups[shrinking[high - 1]].producers)
+
+
+def _with_fixed(structure: Structure, names: Iterable[str]) -> Assumptions:
+    assumptions = structure.assumptions
+    return replace(assumptions, fixed_layers=assumptions.fixed_layers | frozenset(names))
+
+
+def _read_otherwise(model: nn.Module, example: Example, structure: Structure) -> set[str]:
+    """Return the layers whose channels are read elsewhere on a larger batch: images and channels share an axis.
+
+    So it is with kernels for each image. One image does not show it; on several, that axis is longer than the batch.
+    """
+    grouping, original, size = structure.grouping, structure.trace, batch_size(example)
+    heads = {original.values[r.value].shape[0] for r in original.summing}
+    if not original.meta or not grouping.groups or not size or (size > 1 and heads <= {size}):
+        return set()
+    try:
+        found = as_numbered_in(original, trace(model, rebatched(example, size + 1), structure.assumptions))
+    except TraceError:  # the model takes batches of one size
+        return set()
+    if found is None or not found.meta:
+        return set()
+    here, there = (set(summed_units(t, grouping)) for t in (original, found))
+    units = [u for _, some in here ^ there for u in some if u >= 0]
+    groups = np.unique(np.searchsorted(grouping.offsets, units, side="right") - 1).tolist()
+    return {name for g in groups for name in grouping.groups[g].producers}
 
 
 def _fails(model: nn.Module, example: Example, structure: Structure, kept: Kept) -> bool:
