@@ -39,8 +39,9 @@ def spent(row: Row) -> float:
 _MEMORY = 16  # GiB, if a row does not say another number
 _HOW = "Random weights; FLOPs cut to 60 % where possible (residual: inner, else joint); judged by the weights alone."
 _NOTES = (
-    "With calibration: an example of one image, 16 random images, verified after reconstruction; kernels of networks",
-    "with up to 2 million parameters are fitted as a whole, others channel by channel (form in the rows).",
+    "With calibration: an example of one image, 8 random images of the smallest size that is taken (16 in rows that",
+    "give no number), verified after reconstruction; kernels of networks with up to 2 million parameters are fitted",
+    "as a whole, others channel by channel (form in the rows).",
     "On one machine that had other work, in the order of size, each tool by itself (--tasks, --seconds, --memory). The",
     f"limit is of processor time, with building, checking and the training step; {_MEMORY} GiB of memory at most.",
 )

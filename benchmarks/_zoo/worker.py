@@ -35,13 +35,14 @@ from slimilar.utils.pytree import arguments, tensors_in
 ENOUGH = 0.7
 _LARGE = 256  # pixels; a fixed size beyond is not small input
 _SMALLER = (112, 128, 224)
+_SMALLEST = (64, 96)
 _FRAMES = (8, 16)  # of a video to try, the few first
 
 
-def prepared(entry: Architecture) -> tuple[nn.Module, Any]:
-    """Return a model with random weights, and the smallest input it takes."""
+def prepared(entry: Architecture, smallest: bool = False) -> tuple[nn.Module, Any]:
+    """Return a model with random weights, made for the smallest images if asked, and the smallest input it takes."""
     problem: Exception | None = None
-    for made_for, sizes in _makes(entry):
+    for made_for, sizes in _makes(entry, smallest):
         try:
             model = oracle.randomise(build(entry.library, entry.name, entry.kind, made_for))
             return model, _taken(entry, model, sizes)
@@ -51,9 +52,11 @@ def prepared(entry: Architecture) -> tuple[nn.Module, Any]:
     raise problem
 
 
-def _makes(entry: Architecture) -> Iterator[tuple[int | None, tuple[int, ...]]]:
+def _makes(entry: Architecture, smallest: bool) -> Iterator[tuple[int | None, tuple[int, ...]]]:
     """Yield ways to build a model: what is made for large images alone can often be made for smaller ones."""
-    if entry.library == "timm" and entry.sizes[0] > _LARGE:
+    if smallest and entry.library == "timm" and len(entry.sizes) == 1:
+        yield from ((size, (size,)) for size in (*_SMALLEST, *_SMALLER) if size < entry.sizes[0])
+    elif entry.library == "timm" and entry.sizes[0] > _LARGE:
         yield from ((size, (size,)) for size in _SMALLER)
     yield None, entry.sizes
 
@@ -118,7 +121,7 @@ def ours(entry: Architecture) -> dict[str, Any]:
 
 def calibrated(entry: Architecture) -> dict[str, Any]:
     """Prune with images to calibrate on, verify, train one step."""
-    model, example = prepared(entry)
+    model, example = prepared(entry, smallest=True)
     row, small = prune_calibrated(model, example)
     if small is not None:
         _train_step(small, example)

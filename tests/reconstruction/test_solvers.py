@@ -271,3 +271,10 @@ def test_a_channel_that_does_not_vary_stands_in_for_nothing() -> None:
     assert bool(
         torch.isfinite(mixing(covariance, torch.tensor([0, 1]), torch.tensor([2]), strength=0.0)).all()
     )
+
+
+def test_channels_that_vary_by_rounding_alone_stand_in_for_little() -> None:
+    """As behind attention to which all images are alike: a quotient of rounding errors is not a weight."""
+    covariance = torch.diag(torch.tensor([0.0, 0.0, 1e-16], dtype=torch.float64))
+    covariance[0, 2] = covariance[2, 0] = 4e-31
+    assert float(mixing(covariance, torch.tensor([0, 1]), torch.tensor([2]), strength=1.0).abs().max()) < 100

@@ -113,3 +113,57 @@ def test_heads_that_torch_ties_to_the_embedding_stay() -> None:
     grouping = find_structure(net, X).grouping
     assert [g.name for g in grouping.groups] == ["linear1"]
     assert any(f.name == "self_attn" for f in grouping.frozen)
+
+
+class AsManyHeadsAsChannels(nn.Module):
+    """Four heads of four channels: a number that a module holds equals another one by chance."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_heads, self.key_dim, self.val_dim, self.scale = 4, 4, 8, 0.5
+        self.qkv, self.proj = nn.Conv2d(6, 64, 1), nn.Conv2d(32, 6, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, _, h, w = x.shape
+        sizes = [self.key_dim, self.key_dim, self.val_dim]
+        q, k, v = self.qkv(x).view(b, self.num_heads, -1, h * w).split(sizes, dim=2)
+        attention = (q.transpose(-2, -1) @ k * self.scale).softmax(-1)
+        return self.proj((v @ attention.transpose(-2, -1)).view(b, -1, h, w))
+
+
+def test_a_number_that_equals_a_size_by_chance_stays() -> None:
+    torch.manual_seed(0)
+    net, image = AsManyHeadsAsChannels().double().eval(), torch.randn(2, 6, 3, 3, dtype=torch.float64)
+    groups = [g for g in find_structure(net, image).grouping.groups if g.name.startswith("qkv")]
+    assert (
+        sum(g.width for g in groups) == 12
+    )  # 4 pairs of a query and a key, and 8 values, of all heads alike
+    small = slimilar.remove_channels(net, image, {"qkv": [1]})
+    assert (small.num_heads, small.key_dim, small.val_dim) == (4, 3, 8)
+    assert check_exact(net, image, {"qkv"}) < 1e-9
+
+
+class Differential(nn.Module):
+    """Two maps of attention for each head, whose values are twice as wide, and an MLP in the same layer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.num_heads, self.head_dim, self.in_split = 2, 6, [20, 24, 24, 24]
+        self.in_proj, self.attn_out, self.mlp_out = nn.Linear(12, 92), nn.Linear(24, 12), nn.Linear(20, 12)
+
+    def forward(self, x: Tensor) -> Tensor:
+        b, n, _ = x.shape
+        mlp, q, k, v = self.in_proj(x).split(self.in_split, -1)
+        q, k = (t.reshape(b, n, 2 * self.num_heads, self.head_dim).transpose(1, 2) for t in (q, k))
+        v = v.reshape(b, n, self.num_heads, 2 * self.head_dim).transpose(1, 2)
+        one, other = (q @ k.transpose(-2, -1) * 0.4).softmax(-1).view(b, self.num_heads, 2, n, n).unbind(2)
+        y = ((one - 0.3 * other) @ v).transpose(1, 2).reshape(b, n, 24)
+        return x + self.attn_out(y) + self.mlp_out(mlp.relu())
+
+
+def test_attention_that_stays_does_not_keep_what_is_computed_beside_it() -> None:
+    torch.manual_seed(0)
+    net = Differential().double().eval()
+    grouping = find_structure(net, X.double()).grouping
+    assert sum(g.width - len(g.fixed) for g in grouping.groups if g.name.startswith("in_proj")) == 19
+    assert check_exact(net, X.double(), {"in_proj"}) < 1e-9

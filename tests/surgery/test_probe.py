@@ -151,3 +151,28 @@ def test_pre_activation_networks(mode):
     result = slimilar.prune(net, x, flops=0.7, residual=mode, substitute="none")
     assert result.error < 1e-9
     assert slimilar.count(result.model, x).flops == result.cut.flops
+
+
+class KernelsForEachImage(nn.Module):
+    """Images and channels on one axis, and as many groups as images: CondConv."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.route = nn.Conv2d(3, 12, 1), nn.Linear(12, 4)
+        self.experts, self.shape = nn.Parameter(torch.randn(4, 5 * 12)), (5, 12, 1, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.a(x)
+        b, c, h, w = x.shape
+        kernels = (self.route(x.mean((2, 3))).sigmoid() @ self.experts).view(b * 5, c, 1, 1)
+        return nn.functional.conv2d(x.reshape(1, b * c, h, w), kernels, groups=b).view(b, 5, h, w)
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_channels_on_one_axis_with_images_stay(size):
+    torch.manual_seed(0)
+    net = KernelsForEachImage().double().eval()
+    grouping = find_structure(net, X[:size]).grouping
+    assert [g.name for g in grouping.groups] == ["route"]
+    assert "this width only" in next(f.reason for f in grouping.frozen if f.name == "a")
+    assert slimilar.remove_channels(net, X[:size], {"route": [0]}).route.out_features == 3

@@ -130,3 +130,27 @@ def test_a_literal_width_keeps_all_units() -> None:
     grouping = find_structure(Literal(), X).grouping
     assert not grouping.groups
     assert {"hidden", "head"} == {f.name for f in grouping.frozen}
+
+
+class ConvLSTM(nn.Module):
+    """Convolutions instead of products; the cell holds the width of its state, which is put beside the input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.width, self.gates, self.head = 8, nn.Conv2d(3 + 8, 4 * 8, 3, padding=1), nn.Conv2d(8, 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = cell = x.new_zeros(len(x), self.width, *x.shape[3:])
+        for t in range(x.shape[1]):
+            i, f, o, g = self.gates(torch.cat([x[:, t], hidden], 1)).split(self.width, 1)
+            cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
+            hidden = o.sigmoid() * cell.tanh()
+        return self.head(hidden)
+
+
+def test_states_that_stay_are_named() -> None:
+    projected = nn.Sequential(nn.LSTM(6, 8, proj_size=5))
+    for net, example, layer in ((projected, X, "0"), (ConvLSTM(), torch.randn(2, 3, 3, 4, 4), "gates")):
+        grouping = find_structure(net.eval(), example, "joint").grouping
+        assert not grouping.groups
+        assert {f.name: f.width > 1 and bool(str(f.reason)) for f in grouping.frozen}[layer]

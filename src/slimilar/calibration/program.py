@@ -22,10 +22,10 @@ from torch import nn
 
 from slimilar.calibration.calibration_set import CalibrationSet
 from slimilar.errors import InvalidInput, Option, SlimilarWarning
+from slimilar.graph.other_batch import as_numbered_in, summed_units
 from slimilar.graph.records import Op, Trace
 from slimilar.graph.structure import Structure
 from slimilar.graph.tracing import trace
-from slimilar.graph.training_only import renumber
 from slimilar.utils.modules import named_tensors
 from slimilar.utils.precision import working_dtype
 from slimilar.utils.pytree import PLACE, Example, arguments, map_tensors, tensors_in
@@ -204,7 +204,12 @@ def _traced(model: nn.Module, example: Example, structure: Structure, size: int)
         raise NotReplayable(f"on a batch of {size} it raised: {lines[0]}") from error
     if not found.meta or not _grows(original, found, size):
         raise NotReplayable(f"on a batch of {size} it does not give {size} outputs")
-    return _as_numbered_in(original, found)
+    numbered = as_numbered_in(original, found)
+    if numbered is None:
+        raise NotReplayable("it uses other parameters on another batch size")
+    if summed_units(original, structure.grouping) != summed_units(numbered, structure.grouping):
+        raise NotReplayable(f"on a batch of {size} its channels are read by other operators")
+    return numbered
 
 
 def _grows(original: Trace, found: Trace, size: int) -> bool:
@@ -217,18 +222,6 @@ def _grows(original: Trace, found: Trace, size: int) -> bool:
     return len(original.outputs) == len(found.outputs) and all(
         b[:1] == (size,) for a, b in shapes if a[:1] == (before,)
     )
-
-
-def _as_numbered_in(original: Trace, found: Trace) -> Trace:
-    """Return a trace whose reads and writes name the atoms of another trace of the same model."""
-    axes, number = renumber(original, found)
-    if len(axes) > len(original.axes):
-        raise NotReplayable("it uses other parameters on another batch size")
-    number = np.append(number, -1)  # CONSTANT = -1 finds the last entry
-    reads = tuple(replace(r, atoms=number[r.atoms], weight=number[r.weight]) for r in found.reads)
-    reductions = tuple(replace(r, atoms=number[r.atoms]) for r in found.reductions)
-    writes = tuple(replace(w, atoms=number[w.atoms]) for w in found.writes)
-    return replace(found, axes=original.axes, reads=reads, reductions=reductions, writes=writes)
 
 
 def _check_same_operators(a: Program, b: Program) -> None:

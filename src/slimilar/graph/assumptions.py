@@ -16,6 +16,15 @@ Signature = tuple[
 
 
 @dataclass(frozen=True)
+class HeldNumber:
+    """A whole number that the modules at a place in the code hold, by attribute and entry of a list."""
+
+    place: str
+    attribute: str
+    item: int | None
+
+
+@dataclass(frozen=True)
 class Assumptions:
     """How each operator and layer is read; see the module's docstring."""
 
@@ -23,6 +32,7 @@ class Assumptions:
     held_sizes: frozenset[Signature] = (
         frozenset()
     )  # operators whose module holds a size that has to shrink with them
+    by_chance: frozenset[HeldNumber] = frozenset()  # numbers that equal a size and do not shrink with it
     fixed_operators: frozenset[Signature] = frozenset()  # operators that only work at the original widths
     fixed_layers: frozenset[str] = frozenset()  # layers whose width the code depends on, no one knows where
     selections: frozenset[str] = frozenset()  # batch norms that choose their own part of a residual stream

@@ -31,10 +31,14 @@ class Constants:
         """Return the tensor with numbers that one on the meta device stands for, or the tensor itself."""
         return self._pairs[id(tensor)][1] if tensor.is_meta and id(tensor) in self._pairs else tensor
 
+    def known(self, tensor: Tensor) -> bool:
+        """Tell whether `numbers` has an answer."""
+        return tensor.device.type != "meta" or id(tensor) in self._pairs
+
     def numbers(self, tensor: Tensor) -> Tensor:
         """Return the numbers of a tensor, which must not depend on the model's input."""
+        if not self.known(tensor):
+            raise NeedsValues("an index")
         if tensor.device.type != "meta":
             return tensor.detach().cpu()
-        if id(tensor) not in self._pairs:
-            raise NeedsValues("an index")
         return self._pairs[id(tensor)][1]

@@ -25,7 +25,13 @@ from slimilar.reconstruction.ridge import (
     leave_one_out_strength,
     pooled,
 )
-from slimilar.reconstruction.solvers import SampleMoments, block_elimination, positive_definite, unknowns_of
+from slimilar.reconstruction.solvers import (
+    SampleMoments,
+    block_elimination,
+    positive_definite,
+    rounding,
+    unknowns_of,
+)
 from slimilar.reconstruction.solvers import level as level_of
 from slimilar.reconstruction.targets import ReconstructionTarget
 from slimilar.utils.precision import exact
@@ -169,7 +175,7 @@ def fit(
         prior = prior.clone()
         prior[unknowns_of(likely, taps)] = choice.mixed
     inside = seen.covariance
-    strength = positive_definite(inside, level_of(inside, strength))
+    strength = positive_definite(inside, max(level_of(inside, strength), rounding(inside, seen.cross)))
     cross = seen.cross + strength * prior
     chosen = choice.eliminated(inside, cross) if exchange else likely
     unknowns = unknowns_of(chosen, taps)

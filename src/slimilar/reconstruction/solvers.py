@@ -107,6 +107,13 @@ def level(covariance: Tensor, strength: float = RIDGE) -> float:
     return strength * max(float(covariance.diagonal().mean()), torch.finfo(torch.float64).tiny)
 
 
+def rounding(*covariances: Tensor) -> float:
+    """Return what rounding leaves in covariances that should be zero: channels that do not vary explain nothing."""
+    return max(
+        (torch.finfo(c.dtype).eps * float(c.abs().max()) for c in covariances if c.numel()), default=0.0
+    )
+
+
 def ridge(covariance: Tensor, strength: float = RIDGE) -> Tensor:
     """Return a covariance with a little added to its diagonal, so that it can be inverted."""
     found = covariance.clone()
@@ -149,7 +156,7 @@ def mixing(covariance: Tensor, kept: Tensor, removed: Tensor, strength: float = 
             "that are preprocessed as in training, or ",
             Option("reconstruction", "none"),
         )
-    positive_definite(inside, level(inside, strength))
+    positive_definite(inside, max(level(inside, strength), rounding(covariance)))
     factor = torch.linalg.cholesky(inside)
     return torch.cholesky_solve(covariance[kept][:, removed], factor).T
 

@@ -43,7 +43,7 @@ def other_inputs(example: Example, other_images: bool = True) -> Iterator[tuple[
     >>> [name for name, _ in other_inputs(torch.zeros(2, 3, 32, 32))]
     ['a batch of 1', 'a batch of 3', 'images of 48 by 48']
     """
-    batch = _batch(example)
+    batch = batch_size(example)
     for size in (1, 3) if batch else ():
         if size != batch:
             yield _batch_name(size), rebatched(example, size)
@@ -61,13 +61,14 @@ def combined_input(example: Example) -> tuple[list[str], Example] | None:
     >>> names, tuple(larger.shape)
     (['a batch of 3', 'images of 48 by 48'], (3, 3, 48, 48))
     """
-    if _batch(example) in (0, 3) or _smallest_side(example) is None:
+    if batch_size(example) in (0, 3) or _smallest_side(example) is None:
         return None
     larger = _larger(example)
     return [_batch_name(3), image_name(larger)], rebatched(larger, 3)
 
 
-def _batch(example: Example) -> int:
+def batch_size(example: Example) -> int:
+    """Return the number of entries of the first tensor that has any axis."""
     return next((len(t) for t in tensors_in(example) if t.ndim), 0)
 
 
@@ -99,7 +100,7 @@ def _smallest_side(example: Example) -> int | None:
 
 def rebatched(example: Example, size: int) -> Example:
     """Return an example of another batch size: what has as many entries as its first tensor is cut, or repeated."""
-    old = _batch(example)
+    old = batch_size(example)
     index = torch.arange(size) % old
 
     def rebatch(t: Tensor) -> Tensor:

@@ -9,31 +9,30 @@ assumption behind it is given up for the next weaker one, down to freezing the c
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
-from itertools import takewhile
 
 import numpy as np
 from torch import nn
 
-from slimilar.graph import rules
-from slimilar.graph.assumptions import Assumptions, Signature
+from slimilar.errors import TraceError
+from slimilar.graph.assumptions import Assumptions
 from slimilar.graph.grouping import find_groups
-from slimilar.graph.groups import FIXED, Residual
-from slimilar.graph.labels import atoms_in, axes_of
-from slimilar.graph.records import Op
+from slimilar.graph.groups import Residual
+from slimilar.graph.labels import atoms_in
+from slimilar.graph.other_batch import as_numbered_in, summed_units
 from slimilar.graph.structure import Structure
 from slimilar.graph.tracing import trace
 from slimilar.surgery.channel_selection import can_select
+from slimilar.surgery.other_inputs import batch_size, rebatched
 from slimilar.surgery.retrace import Mismatch, retrace
 from slimilar.surgery.rewrite import Kept
 from slimilar.surgery.trials import trials
+from slimilar.surgery.weakening import weaken, with_a_number_less, with_a_size_less
 from slimilar.utils.gc_pause import collector_paused
 from slimilar.utils.pytree import Example
 
 _MOST_TRIALS = 200  # more than any network has operators behind which an assumption stands
-_LEVELS = 4
-
-Shape = tuple[int, ...]
 
 
 def find_structure(
@@ -52,8 +51,17 @@ def _probed(model: nn.Module, example: Example, residual: Residual, assumptions:
     for _ in range(_MOST_TRIALS):
         fault = _fault(model, example, structure)
         if fault is None:
-            break
-        assumptions = _weaken(structure, fault) or _fix_a_group(model, example, structure, fault)
+            fixed = _read_otherwise(model, example, structure)
+            if not fixed:
+                break
+            assumptions = _with_fixed(structure, fixed)
+        else:
+            assumptions = (
+                _first_further(model, example, residual, fault, with_a_number_less(structure, fault))
+                or weaken(structure, fault)
+                or _first_further(model, example, residual, fault, with_a_size_less(structure, fault))
+                or _fix_a_group(model, example, structure, fault)
+            )
         structure = _structure(model, example, residual, assumptions)
     return structure
 
@@ -70,123 +78,20 @@ def _fault(model: nn.Module, example: Example, structure: Structure) -> Mismatch
     return None
 
 
+def _first_further(
+    model: nn.Module, example: Example, residual: Residual, fault: Mismatch, candidates: Iterable[Assumptions]
+) -> Assumptions | None:
+    """Return the first assumptions under which a smaller copy goes the original's way for longer than to a fault."""
+    for assumptions in candidates:
+        found = _fault(model, example, _structure(model, example, residual, assumptions))
+        if found is None or found.op > fault.op:
+            return assumptions
+    return None
+
+
 def _structure(model: nn.Module, example: Example, residual: Residual, assumptions: Assumptions) -> Structure:
     found = trace(model, example, assumptions)
     return Structure(found, find_groups(found, residual), assumptions)
-
-
-def _weaken(structure: Structure, fault: Mismatch) -> Assumptions | None:
-    """Replace the assumption behind the operator at fault by the next weaker one; None if there is none left."""
-    assumptions = structure.assumptions
-    op = _operator_at_fault(structure, fault.op)
-    if op is None:
-        return _shrink_sizes_ahead(structure, fault.op)
-    if fault.number and (views := _unweakened(structure, op)):
-        levels = {**assumptions.levels, **dict.fromkeys(views, 1)}
-        return replace(assumptions, levels=levels, held_sizes=assumptions.held_sizes - views)
-    signature = op.signature
-    level = assumptions.levels.get(signature, 0)
-    if signature not in assumptions.held_sizes and level < _LEVELS and op.name in rules.RULES:
-        return replace(assumptions, held_sizes=assumptions.held_sizes | {signature})
-    if op.name in rules.LEVELLED and level < _LEVELS:
-        alike = {signature, *_alike(structure, op)}  # queries, keys and values are regrouped alike
-        levels = {**assumptions.levels, **dict.fromkeys(alike, level + 1)}
-        return replace(assumptions, levels=levels, held_sizes=assumptions.held_sizes - alike)
-    return replace(
-        assumptions,
-        fixed_operators=assumptions.fixed_operators | {signature},
-        held_sizes=assumptions.held_sizes - {signature},
-    )
-
-
-def _unweakened(structure: Structure, op: Op) -> set[Signature]:
-    """Return the views of which another axis may be the one that shrinks, where a number follows the width.
-
-    In attention the queries are scaled by the width of a head: not this may shrink, but the number of heads. So the
-    view that the channels of an operator come from is read anew, and with it all that are alike: keys and values.
-    """
-    views, mine = _regroupings(structure, op), _units(structure, op)
-    shapes = {
-        _shapes(structure, o)
-        for o in structure.trace.ops
-        if o.signature in views and mine & _units(structure, o)
-    }
-    return {s for s, found in views.items() if found in shapes and not structure.assumptions.levels.get(s, 0)}
-
-
-def _regroupings(structure: Structure, op: Op) -> dict[Signature, tuple[Shape, Shape]]:
-    """Return the views in the module of an operator that divide channels into several axes, and their shapes."""
-    views = [
-        o for o in structure.trace.ops if o.module == op.module and rules.RULES.get(o.name) is rules.view
-    ]
-    return {
-        view.signature: _shapes(structure, view)
-        for view in views
-        if _divides(structure, view) and _is_reached(structure, view)
-    }
-
-
-def _divides(structure: Structure, view: Op) -> bool:
-    """Tell whether a view divides an axis of channels into several."""
-    labels = structure.trace.values[view.inputs[0]].labels
-    return any(len(axes_of(rules.viewed(factor, *_shapes(structure, view)))) > 1 for factor in labels)
-
-
-def _shapes(structure: Structure, op: Op) -> tuple[Shape, Shape]:
-    values = structure.trace.values
-    return values[op.inputs[0]].shape, values[op.outputs[0]].shape
-
-
-def _alike(structure: Structure, op: Op) -> set[Signature]:
-    """Return the views in the module of a view that divide channels as it does, and are read as it is."""
-    views = _regroupings(structure, op) if rules.RULES.get(op.name) is rules.view else {}
-    level = structure.assumptions.levels.get(op.signature, 0)
-    return {
-        signature
-        for signature, (before, after) in views.items()
-        if structure.assumptions.levels.get(signature, 0) == level
-        and (before, after) == _shapes(structure, op)
-    }
-
-
-def _operator_at_fault(structure: Structure, index: int) -> Op | None:
-    """Return the operator at fault, if channels that may leave reach it; a copy is not, but what it is made for."""
-    found = structure.trace
-    copies = (op for op in found.ops[index:] if op.name not in ("aten.clone", "aten._to_copy", "aten.expand"))
-    op = next(copies, None)
-    if op is None or op.signature in structure.assumptions.fixed_operators:
-        return None
-    return op if _is_reached(structure, op) else None
-
-
-def _is_reached(structure: Structure, op: Op) -> bool:
-    """Tell whether channels that may leave reach an operator."""
-    return bool(_units(structure, op))
-
-
-def _units(structure: Structure, op: Op) -> set[int]:
-    """Return the units that reach an operator."""
-    labels = (structure.trace.values[i].labels for i in op.inputs)
-    atoms = [factor.numpy().reshape(-1) for factors in labels for factor in factors]
-    units = np.append(structure.grouping.unit_of, FIXED)[np.concatenate([np.empty(0, np.int64), *atoms])]
-    return set(units[units >= 0].tolist())
-
-
-def _shrink_sizes_ahead(structure: Structure, index: int) -> Assumptions | None:
-    """Let numbers shrink that a module compares with a width before it computes with it, as an LSTM does.
-
-    They are looked for at the first operator of the module that channels reach; None if that was tried.
-    """
-    assumptions, rest = structure.assumptions, structure.trace.ops[index:]
-    mine = takewhile(lambda op: op.module == rest[0].module, rest)
-    op = next((op for op in mine if _is_reached(structure, op)), None)
-    if (
-        op is None
-        or op.name not in rules.RULES
-        or op.signature in assumptions.held_sizes | assumptions.fixed_operators
-    ):
-        return None
-    return replace(assumptions, held_sizes=assumptions.held_sizes | {op.signature})
 
 
 def _fix_a_group(model: nn.Module, example: Example, structure: Structure, fault: Mismatch) -> Assumptions:
@@ -205,8 +110,33 @@ def _fix_a_group(model: nn.Module, example: Example, structure: Structure, fault
             inside = slice(grouping.offsets[g], grouping.offsets[g] + grouping.groups[g].width)
             kept[inside] = some[inside]
         low, high = (low, middle) if _fails(model, example, structure, kept) else (middle, high)
-    names = frozenset(grouping.groups[shrinking[high - 1]].producers)
-    return replace(structure.assumptions, fixed_layers=structure.assumptions.fixed_layers | names)
+    return _with_fixed(structure, grouping.groups[shrinking[high - 1]].producers)
+
+
+def _with_fixed(structure: Structure, names: Iterable[str]) -> Assumptions:
+    assumptions = structure.assumptions
+    return replace(assumptions, fixed_layers=assumptions.fixed_layers | frozenset(names))
+
+
+def _read_otherwise(model: nn.Module, example: Example, structure: Structure) -> set[str]:
+    """Return the layers whose channels are read elsewhere on a larger batch: images and channels share an axis.
+
+    So it is with kernels for each image. One image does not show it; on several, that axis is longer than the batch.
+    """
+    grouping, original, size = structure.grouping, structure.trace, batch_size(example)
+    heads = {original.values[r.value].shape[0] for r in original.summing}
+    if not original.meta or not grouping.groups or not size or (size > 1 and heads <= {size}):
+        return set()
+    try:
+        found = as_numbered_in(original, trace(model, rebatched(example, size + 1), structure.assumptions))
+    except TraceError:  # the model takes batches of one size
+        return set()
+    if found is None or not found.meta:
+        return set()
+    here, there = (set(summed_units(t, grouping)) for t in (original, found))
+    units = [u for _, some in here ^ there for u in some if u >= 0]
+    groups = np.unique(np.searchsorted(grouping.offsets, units, side="right") - 1).tolist()
+    return {name for g in groups for name in grouping.groups[g].producers}
 
 
 def _fails(model: nn.Module, example: Example, structure: Structure, kept: Kept) -> bool:

@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
+from slimilar.graph.assumptions import HeldNumber
 from slimilar.graph.rules.cutting import slice_, split, split_with_sizes
 from slimilar.graph.rules.products import convolution
 from slimilar.graph.rules.state import holding
@@ -27,7 +28,11 @@ def held_integers(call: Call) -> list[Held]:
         path = call.module
         while not (held := holding(call.modules[path], number)) and path:
             path = path.rpartition(".")[0]
-        found += [(path, attribute, item, vector.numpy()) for attribute, item in held]
+        found += [
+            (path, attribute, item, vector.numpy())
+            for attribute, item in held
+            if HeldNumber(call.signature[1], attribute, item) not in call.context.assumptions.by_chance
+        ]
     return found
 
 

@@ -52,9 +52,10 @@ def _index_one(
         vector = own[0].reshape(-1)
         policy.note(Write(call.op, axis, vector.numpy()))
         return (on_axis(vector, axis, call.x.ndim), *rest)
-    if call.level > 0 or call.value(index).dynamic:
+    table = not call.value(call.x).dynamic and not call.knows(index)  # as of biases for relative positions
+    if call.level > 0 or call.value(index).dynamic or table:
         policy.freeze(tuple(found), fixed_size(f"operator {call.name} takes channels by fixed positions"))
-        if call.value(index).dynamic:
+        if call.value(index).dynamic or table:
             return tuple(rest)
     numbers = call.numbers(index)
     for factor in found:

@@ -93,6 +93,10 @@ class Call:
         """Return the numbers in a tensor that must not depend on the model's input."""
         return self.context.constants.numbers(tensor)
 
+    def knows(self, tensor: Tensor) -> bool:
+        """Tell whether there are numbers in a tensor, or in one that it stands for."""
+        return self.context.constants.known(tensor)
+
     @property
     def modules(self) -> Mapping[str, nn.Module]:
         """All modules, by path."""

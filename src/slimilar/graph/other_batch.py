@@ -1,0 +1,35 @@
+"""Two traces of one model on batches of other sizes: the atoms of one by the numbers of the other, and what is read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+
+from slimilar.graph.groups import FIXED, Grouping
+from slimilar.graph.records import Trace
+from slimilar.graph.training_only import renumber
+
+Summed = Counter[
+    tuple[str, tuple[int, ...]]
+]  # a module, and the unit at each position that an operator of it sums over
+
+
+def as_numbered_in(original: Trace, found: Trace) -> Trace | None:
+    """Return a trace whose reads and writes name the atoms of another trace; None if it uses other parameters."""
+    axes, number = renumber(original, found)
+    if len(axes) > len(original.axes):
+        return None
+    number = np.append(number, -1)  # CONSTANT = -1 finds the last entry
+    reads = tuple(replace(r, atoms=number[r.atoms], weight=number[r.weight]) for r in found.reads)
+    reductions = tuple(replace(r, atoms=number[r.atoms]) for r in found.reductions)
+    writes = tuple(replace(w, atoms=number[w.atoms]) for w in found.writes)
+    return replace(found, axes=original.axes, reads=reads, reductions=reductions, writes=writes)
+
+
+def summed_units(found: Trace, grouping: Grouping) -> Summed:
+    """Count which units the operators of a module sum over, by position: there removed channels have to be zero."""
+    unit_of = np.append(grouping.unit_of, FIXED)  # CONSTANT = -1 finds the last entry
+    read = ((found.ops[r.op].module, unit_of[r.atoms]) for r in found.summing)
+    return Counter((module, tuple(units.tolist())) for module, units in read if (units >= 0).any())
