@@ -22,7 +22,7 @@ from torch import nn
 
 from slimilar.calibration.calibration_set import CalibrationSet
 from slimilar.errors import InvalidInput, Option, SlimilarWarning
-from slimilar.graph.other_batch import as_numbered_in, summed_units
+from slimilar.graph.other_batch import as_numbered_in, grows, summed_units
 from slimilar.graph.records import Op, Trace
 from slimilar.graph.structure import Structure
 from slimilar.graph.tracing import trace
@@ -202,7 +202,7 @@ def _traced(model: nn.Module, example: Example, structure: Structure, size: int)
         cause = error.__cause__ or error
         lines = str(cause).strip().splitlines() or [type(cause).__name__]
         raise NotReplayable(f"on a batch of {size} it raised: {lines[0]}") from error
-    if not found.meta or not _grows(original, found, size):
+    if not found.meta or not grows(original, found, size):
         raise NotReplayable(f"on a batch of {size} it does not give {size} outputs")
     numbered = as_numbered_in(original, found)
     if numbered is None:
@@ -210,18 +210,6 @@ def _traced(model: nn.Module, example: Example, structure: Structure, size: int)
     if summed_units(original, structure.grouping) != summed_units(numbered, structure.grouping):
         raise NotReplayable(f"on a batch of {size} its channels are read by other operators")
     return numbered
-
-
-def _grows(original: Trace, found: Trace, size: int) -> bool:
-    """Tell whether outputs have as many entries as there are images, where they had before."""
-    before = original.values[original.inputs[0]].shape[0]
-    pairs = zip(original.outputs, found.outputs, strict=False)
-    shapes = [
-        (original.values[a].shape, found.values[b].shape) for a, b in pairs if original.values[a].dynamic
-    ]
-    return len(original.outputs) == len(found.outputs) and all(
-        b[:1] == (size,) for a, b in shapes if a[:1] == (before,)
-    )
 
 
 def _check_same_operators(a: Program, b: Program) -> None:

@@ -33,3 +33,15 @@ def summed_units(found: Trace, grouping: Grouping) -> Summed:
     unit_of = np.append(grouping.unit_of, FIXED)  # CONSTANT = -1 finds the last entry
     read = ((found.ops[r.op].module, unit_of[r.atoms]) for r in found.summing)
     return Counter((module, tuple(units.tolist())) for module, units in read if (units >= 0).any())
+
+
+def grows(original: Trace, found: Trace, size: int) -> bool:
+    """Tell whether outputs have as many entries as there are images, where they had before."""
+    before = original.values[original.inputs[0]].shape[0]
+    pairs = zip(original.outputs, found.outputs, strict=False)
+    shapes = [
+        (original.values[a].shape, found.values[b].shape) for a, b in pairs if original.values[a].dynamic
+    ]
+    return len(original.outputs) == len(found.outputs) and all(
+        b[:1] == (size,) for a, b in shapes if a[:1] == (before,)
+    )

@@ -20,7 +20,7 @@ from slimilar.graph.assumptions import Assumptions
 from slimilar.graph.grouping import find_groups
 from slimilar.graph.groups import Residual
 from slimilar.graph.labels import atoms_in
-from slimilar.graph.other_batch import as_numbered_in, summed_units
+from slimilar.graph.other_batch import as_numbered_in, grows, summed_units
 from slimilar.graph.structure import Structure
 from slimilar.graph.tracing import trace
 from slimilar.surgery.channel_selection import can_select
@@ -128,10 +128,11 @@ def _read_otherwise(model: nn.Module, example: Example, structure: Structure) ->
     if not original.meta or not grouping.groups or not size or (size > 1 and heads <= {size}):
         return set()
     try:
-        found = as_numbered_in(original, trace(model, rebatched(example, size + 1), structure.assumptions))
+        larger = trace(model, rebatched(example, size + 1), structure.assumptions)
     except TraceError:  # the model takes batches of one size
         return set()
-    if found is None or not found.meta:
+    found = as_numbered_in(original, larger)
+    if found is None or not found.meta or not grows(original, found, size + 1):
         return set()
     here, there = (set(summed_units(t, grouping)) for t in (original, found))
     units = [u for _, some in here ^ there for u in some if u >= 0]

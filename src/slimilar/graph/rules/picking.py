@@ -52,7 +52,9 @@ def _index_one(
         vector = own[0].reshape(-1)
         policy.note(Write(call.op, axis, vector.numpy()))
         return (on_axis(vector, axis, call.x.ndim), *rest)
-    table = not call.value(call.x).dynamic and not call.knows(index)  # as of biases for relative positions
+    table = (
+        own and not call.knows(index) and not call.value(call.x).dynamic
+    )  # of biases for relative positions
     if call.level > 0 or call.value(index).dynamic or table:
         policy.freeze(tuple(found), fixed_size(f"operator {call.name} takes channels by fixed positions"))
         if call.value(index).dynamic or table:
