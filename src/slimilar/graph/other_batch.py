@@ -7,13 +7,22 @@ from dataclasses import replace
 
 import numpy as np
 
+from slimilar.graph import rules
 from slimilar.graph.groups import FIXED, Grouping
 from slimilar.graph.records import Trace
 from slimilar.graph.training_only import renumber
 
-Summed = Counter[
-    tuple[str, tuple[int, ...]]
-]  # a module, and the unit at each position that an operator of it sums over
+# A module, and the unit at each position that an operator of it sums over.
+Summed = Counter[tuple[str, tuple[int, ...]]]
+
+
+def may_join_images(found: Trace) -> bool:
+    """Tell whether images and channels may share an axis: some axes of activations are divided, joined or moved.
+
+    What has two axes behind is flattened for a linear layer, and joins none.
+    """
+    made = (found.values[op.outputs[0]] for op in found.ops if op.name in rules.MOVING)
+    return any(value.dynamic and len(value.shape) > 2 for value in made)
 
 
 def as_numbered_in(original: Trace, found: Trace) -> Trace | None:

@@ -73,9 +73,10 @@ def restored(
 
 def _variances(kernel: Tensor, covariance: Tensor) -> Tensor:
     """Return the variance of every output of a kernel (out, in, taps), summed over taps; only ratios of it are used."""
-    rows = kernel.float().movedim(2, 1).reshape(-1, kernel.shape[1])
+    outputs, inputs, taps = kernel.shape
+    rows = kernel.float().movedim(2, 1).reshape(outputs * taps, inputs)
     found: Tensor = ((rows @ covariance.float()) * rows).sum(1)
-    return found.reshape(len(kernel), -1).sum(1).double()
+    return found.reshape(outputs, taps).sum(1).double()
 
 
 def absorb(weight: Tensor, consumer: ConsumerLayer, stays: Kept, stand_in: StandIn) -> tuple[Tensor, Tensor]:

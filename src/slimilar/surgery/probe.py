@@ -20,7 +20,7 @@ from slimilar.graph.assumptions import Assumptions
 from slimilar.graph.grouping import find_groups
 from slimilar.graph.groups import Residual
 from slimilar.graph.labels import atoms_in
-from slimilar.graph.other_batch import as_numbered_in, grows, summed_units
+from slimilar.graph.other_batch import as_numbered_in, grows, may_join_images, summed_units
 from slimilar.graph.structure import Structure
 from slimilar.graph.tracing import trace
 from slimilar.surgery.channel_selection import can_select
@@ -126,6 +126,8 @@ def _read_otherwise(model: nn.Module, example: Example, structure: Structure) ->
     grouping, original, size = structure.grouping, structure.trace, batch_size(example)
     heads = {original.values[r.value].shape[0] for r in original.summing}
     if not original.meta or not grouping.groups or not size or (size > 1 and heads <= {size}):
+        return set()
+    if not may_join_images(original):
         return set()
     try:
         larger = trace(model, rebatched(example, size + 1), structure.assumptions)

@@ -10,7 +10,7 @@ from slimilar.graph.rules.cutting import slice_, split, split_with_sizes
 from slimilar.graph.rules.elementwise import elementwise
 from slimilar.graph.rules.held_sizes import held_integers
 from slimilar.graph.rules.joining import cat, constant_pad
-from slimilar.graph.rules.moving import view, viewed
+from slimilar.graph.rules.moving import move, view, viewed
 from slimilar.graph.rules.norms import batch_norm, group_norm, is_frozen_norm, layer_norm, note_frozen_norm
 from slimilar.graph.rules.picking import index
 from slimilar.graph.rules.products import contraction, convolution
@@ -40,8 +40,11 @@ SIZED = {
     if function in (view, slice_, split, split_with_sizes, index, rearrange, constant_pad)
 } | {"aten.expand"}
 
+# operators that divide, join or move axes
+MOVING = {name for name, function in RULES.items() if function in (move, view)}
+
 __all__ = [
-    "LEVELLED", "RULES", "SIZED", "Call", "Context", "apply", "batch_norm", "contraction", "convolution", "elementwise",
-    "group_norm", "held_integers", "is_depthwise", "is_frozen_norm", "is_pointwise", "is_uniform", "is_widthless",
+    "LEVELLED", "MOVING", "RULES", "SIZED", "Call", "Context", "apply", "batch_norm", "contraction", "convolution",
+    "elementwise", "group_norm", "held_integers", "is_depthwise", "is_frozen_norm", "is_pointwise", "is_uniform", "is_widthless",
     "layer_norm", "maker_of_zeros", "note_frozen_norm", "reduction", "view", "viewed",
 ]  # fmt: skip
