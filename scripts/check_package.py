@@ -26,7 +26,7 @@ from slimilar.utils.atomic import write_text
 
 ROOT = Path(__file__).parents[1]
 NAMES = ("torch", "numpy", "scipy", "typer", "rich")
-HEADING = f"{'python':<8} {'file':<6} {'install s':>9} {'demo s':>7}   {'commit':<9} installed"
+HEADING = f"{'python':<8} {'file':<6} {'install s':>9} {'demo s':>7}   {'built at':<9} {'with':<5} installed"
 VERSIONS = (
     "import json, platform; from importlib.metadata import version; "
     f"print(json.dumps([platform.python_version(), *map(version, {NAMES})]))"
@@ -48,7 +48,7 @@ def timed(command: Sequence[str | Path], folder: Path) -> float:
     return time.perf_counter() - start
 
 
-def check(interpreter: str, package: Path) -> str:
+def check(interpreter: str, package: Path, built: str) -> str:
     """Install a package into an empty environment, run the demo to its end, and return a row about it."""
     with tempfile.TemporaryDirectory(prefix="slimilar-package-") as name:
         folder = Path(name)
@@ -67,12 +67,16 @@ def check(interpreter: str, package: Path) -> str:
     number, *used = json.loads(told)
     kind = "wheel" if package.suffix == ".whl" else "sdist"
     installed = ", ".join(f"{name} {version}" for name, version in zip(NAMES, used, strict=True))
-    return f"{number:<8} {kind:<6} {took:9.0f} {demo:7.0f}   {commit() or 'unknown':<9} {installed}"
+    return f"{number:<8} {kind:<6} {took:9.0f} {demo:7.0f}   {built:<9} {_name():<5} {installed}"
+
+
+def _name() -> str:
+    return "uv" if shutil.which("uv") else "pip"
 
 
 def _installer(interpreter: str, python: Path) -> tuple[list[str | Path], list[str | Path]]:
     """Return the commands that make an empty environment and that install into it."""
-    if shutil.which("uv"):
+    if _name() == "uv":
         install: list[str | Path] = ["uv", "pip", "install", "--quiet", "--python", python]
         return ["uv", "venv", "--quiet", "--python", interpreter, "venv"], install
     install = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
@@ -97,11 +101,12 @@ def _torch() -> str:
 def main() -> None:
     """Check every package with every interpreter, and record what passes."""
     interpreters = os.environ.get("PYTHONS", "").split() or [sys.executable]
+    built = commit() or "unknown"  # now: the checkout may move on while the demos run
     packages = build(ROOT / "dist")
     print(HEADING, flush=True)
     for interpreter in interpreters:
         for package in packages:
-            row = check(interpreter, package)
+            row = check(interpreter, package, built.replace(" + changes", "+"))
             print(row, flush=True)
             record(row)
 
