@@ -45,6 +45,6 @@ MOVING = {name for name, function in RULES.items() if function in (move, view)}
 
 __all__ = [
     "LEVELLED", "MOVING", "RULES", "SIZED", "Call", "Context", "apply", "batch_norm", "contraction", "convolution",
-    "elementwise", "group_norm", "held_integers", "is_depthwise", "is_frozen_norm", "is_pointwise", "is_uniform", "is_widthless",
-    "layer_norm", "maker_of_zeros", "note_frozen_norm", "reduction", "view", "viewed",
+    "elementwise", "group_norm", "held_integers", "is_depthwise", "is_frozen_norm", "is_pointwise", "is_uniform",
+    "is_widthless", "layer_norm", "maker_of_zeros", "note_frozen_norm", "reduction", "view", "viewed",
 ]  # fmt: skip
