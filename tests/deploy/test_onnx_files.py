@@ -137,6 +137,27 @@ def test_a_shape_that_counts_channels_shrinks_with_them(tmp_path):
     assert all(agrees(result.model, done.path, count=n) for n in (1, 3))
 
 
+def test_channels_behind_what_a_shape_changes_shrink_in_the_file_too(tmp_path):
+    """Tokens are divided, channels stay last: the file says how many there are, as attention does."""
+    made = model(
+        [
+            NODE("MatMul", ["x", "w1"], ["m1"], "first"),
+            NODE("Relu", ["m1"], ["r1"]),
+            NODE("Reshape", ["r1", "divided"], ["d"]),
+            NODE("MatMul", ["d", "w2"], ["y"], "second"),
+        ],
+        {"w1": weights(6, 16), "w2": weights(16, 3), "divided": np.array([-1, 2, 2, 16])},
+        {"x": ["N", 4, 6]},
+    )
+    read = slimilar.load_onnx(saved(made, tmp_path / "a.onnx"))
+    result = slimilar.prune(
+        read, read.example, ratio=0.5, criterion="magnitude-l2", reconstruction="none", round_to=1
+    )
+    done = export_onnx(result.model, tmp_path / "b.onnx", read.example)
+    assert result.cut.widths["first"] == 8
+    assert agrees(result.model, done.path, 4, 6)
+
+
 @pytest.mark.parametrize("opset", [11, 13])
 def test_the_parts_of_a_split_shrink_with_their_channels(opset, tmp_path):
     sizes = {"split": [4, 12]} if opset < 13 else {}

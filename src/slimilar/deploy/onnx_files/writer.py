@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,23 +20,41 @@ from slimilar.deploy.extras import require
 from slimilar.deploy.onnx_files.module import Layer, OnnxModule, OnnxSource, OnnxStep, SizePlace, TensorPlace
 from slimilar.deploy.onnx_files.reference import Array
 from slimilar.errors import VerificationError
+from slimilar.utils.pytree import tensors_in
 
 
 def rewritten(module: OnnxModule) -> Any:
     """Return the ONNX model of a module, pruned or not, in the graph that it was read from."""
     source = module.source
     model = require("onnx").load_model_from_string(source.content)
-    graph = _Graph(model, source)
+    graph, shapes = _Graph(model, source), _reshaped(module, model.graph)
     for step in source.steps:
         layer = module.get_submodule(step.layer)
         for slot in step.slots:
             graph.set_tensor(step.node, slot, _value(layer, slot))
         for sizes in step.sizes:
-            graph.set_sizes(step.node, sizes, getattr(layer, sizes.attribute))
+            now: tuple[int, ...] = getattr(layer, sizes.attribute)
+            graph.set_sizes(step.node, sizes, now, shapes.get(step.layer, ())[len(now) :])
         if not isinstance(layer, Layer):
             _write_layer(graph, step, layer)
     graph.finish()
     return model
+
+
+def _reshaped(module: OnnxModule, graph: Any) -> dict[str, tuple[int, ...]]:
+    """Return the shapes that reshaping layers make: the file names axes that the module takes as they come."""
+    found: dict[str, tuple[int, ...]] = {}
+
+    def note(name: str, layer: nn.Module, given: Any, made: torch.Tensor) -> None:
+        found[name] = tuple(made.shape)
+
+    with ExitStack() as undo, torch.no_grad():
+        for step in module.source.steps:
+            if graph.node[step.node].op_type == "Reshape":
+                layer = module.get_submodule(step.layer)
+                undo.callback(layer.register_forward_hook(partial(note, step.layer)).remove)
+        module(*tensors_in(module.example))
+    return found
 
 
 def _value(layer: nn.Module, slot: TensorPlace) -> Array:
@@ -91,22 +111,25 @@ class _Graph:
             return
         self._replace(k, slot.input, value.astype(held.dtype))
 
-    def set_sizes(self, k: int, sizes: SizePlace, now: tuple[int, ...]) -> None:
-        """Write those integers of an operator that changed; the list in the file may go on behind them."""
+    def set_sizes(self, k: int, sizes: SizePlace, now: tuple[int, ...], behind: tuple[int, ...] = ()) -> None:
+        """Write those integers of an operator that changed; the list in the file may go on with those `behind`."""
         node, changed = self.graph.node[k], [a != b for a, b in zip(sizes.original, now, strict=True)]
+        if isinstance(sizes.place, str):
+            if any(changed):
+                self._set_attribute(node, sizes.place, list(now))
+            return
+        name = node.input[sizes.place] if sizes.place < len(node.input) else ""
+        known = name in self._tensors or name in self._computed
+        held = self._held(name).reshape(-1) if known else np.array(now, np.int64)
+        rest = held[len(now) :]
+        behind = behind or tuple(rest.tolist())
+        changed += [bool(a > 0) and a != b for a, b in zip(rest, behind, strict=True)]
         if not any(changed):
             return
-        if isinstance(sizes.place, str):
-            self._set_attribute(node, sizes.place, list(now))
-            return
-        del_attribute(node, "num_outputs")
-        name = node.input[sizes.place] if sizes.place < len(node.input) else ""
-        if name and name not in self._tensors and name not in self._computed:
+        if name and not known:
             raise VerificationError(f"the sizes of {node.name} are computed in a way that cannot be written")
-        held = self._held(name) if name else np.array(now, np.int64)
-        rest = held.size - len(now)
-        changed += [False] * rest
-        value = np.where(changed, [*now, *[0] * rest], held.reshape(-1)).astype(np.int64)
+        del_attribute(node, "num_outputs")
+        value = np.where(changed, [*now, *behind], held).astype(np.int64)
         if name in self._computed and name not in self._constant_nodes:
             value_name = self._add(node, "sizes", value)
             mask = self._add(node, "changed", np.array(changed))
