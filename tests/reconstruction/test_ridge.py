@@ -8,10 +8,12 @@ from torch import Tensor
 
 from slimilar.reconstruction.ridge import (
     Statistics,
+    held_out_error,
     held_out_strength,
     leave_one_out,
     leave_one_out_strength,
     pooled,
+    weakest_strength,
 )
 from slimilar.reconstruction.solvers import SampleMoments
 
@@ -70,6 +72,25 @@ def test_few_samples_trust_the_prior_and_many_do_not() -> None:
     trusting, _ = held_out_strength(*parts(4000, noise=0.01), wrong, ones)
     assert careful >= 1
     assert trusting <= 1e-3
+
+
+def test_of_ridges_that_err_alike_the_weakest_is_taken() -> None:
+    """Targets with little noise: all weak ridges fit them alike. With few noisy samples none is as good as the best."""
+    ones, zero = torch.ones(1, dtype=torch.float64), torch.zeros(40, 1, dtype=torch.float64)
+    for count, noise in ((4000, 1.0), (60, 4.0)):
+        x = draw(count, 40, seed=1)
+        y = x @ draw(40, 1, seed=0) + noise * draw(count, 1, seed=2)
+        half = count // 2
+        parts = statistics(x[:half], y[:half]), statistics(x[half:], y[half:])
+        best, error = held_out_strength(*parts, zero, ones)
+        weakest, same = weakest_strength(*parts, zero, ones)
+        nothing, allowed = 0.0, error + 0.01 * (0.0 - error)  # the kernel before is zero, and errs by nothing
+        assert same == error
+        assert weakest <= best
+        assert held_out_error(*parts, zero, ones, weakest) <= allowed < nothing
+        weaker = weakest / 10
+        assert weaker < 1e-4 or held_out_error(*parts, zero, ones, weaker) > allowed
+    assert best > 1e-4
 
 
 def test_leave_one_out_prefers_the_prior_it_should() -> None:

@@ -21,9 +21,9 @@ from slimilar.calibration.program import Instruction
 from slimilar.reconstruction.ridge import (
     Statistics,
     held_out_error,
-    held_out_strength,
     leave_one_out_strength,
     pooled,
+    weakest_strength,
 )
 from slimilar.reconstruction.solvers import (
     SampleMoments,
@@ -219,7 +219,7 @@ class ChannelChoice:
 def _judged(
     samples: Samples, prior: Tensor, choice: ChannelChoice, exchange: bool
 ) -> tuple[Statistics, float, bool]:
-    """Return the statistics of all samples, the ridge that errs least on held-out images, and whether to exchange.
+    """Return the statistics of all samples, a ridge that errs little on held-out images, and whether to exchange.
 
     Channels are exchanged only where those that elimination finds on the fitted images err less on the others.
     """
@@ -233,7 +233,7 @@ def _judged(
     if not bool(fitted.any()) or bool(fitted.all()):  # too few images to tell
         return _statistics(x, y, everything), _CAREFUL, False
     fit, held_out = _statistics(x, y, fitted), _statistics(x, y, ~fitted)
-    strength, error = held_out_strength(fit.only(at), held_out.only(at), start, choice.weight)
+    strength, error = weakest_strength(fit.only(at), held_out.only(at), start, choice.weight)
     if exchange:
         exchange = _exchanged_error(fit, held_out, prior, choice, strength) < error
     together = pooled(fit, held_out)

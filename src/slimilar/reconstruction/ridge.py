@@ -21,6 +21,7 @@ from slimilar.utils.precision import exact
 
 _GRID = tuple(10.0**e for e in (-4, -3, -2, -1, 0, 1, 2))  # of the mean variance
 _START = 1  # in the grid: where the search begins
+_AS_GOOD = 0.01  # of what a fit gains: ridges that err no more than this above the best
 _COMBINATIONS = 256  # of outputs, instead of more: the same error within a few per cent
 
 
@@ -123,6 +124,10 @@ class RidgeSearch:
     def _missing(self) -> Tensor:
         return self.fit.cross - self.fit.covariance @ self.prior
 
+    def gain(self, error: float) -> float:
+        """Return by how much a fit of this error is better than the kernel before."""
+        return self._error(self.prior) - error
+
     def _error(self, kernel: Tensor) -> float:
         """Return the mean squared error up to the variance of the targets, which no kernel changes."""
         held_out = self.held_out
@@ -140,6 +145,22 @@ def held_out_strength(
     Outputs count by `weight`. The error is up to the variance of the targets, which no kernel changes.
     """
     return _descend(RidgeSearch(fit, held_out, prior, weight).combined().single().error)
+
+
+def weakest_strength(
+    fit: Statistics, held_out: Statistics, prior: Tensor, weight: Tensor
+) -> tuple[float, float]:
+    r"""Return the weakest $\lambda$ that errs about as little on held-out samples as the best, and the best error.
+
+    A ridge pulls every layer the same way, so its bias adds up over the layers; the noise of a weaker one does not.
+    """
+    search = RidgeSearch(fit, held_out, prior, weight).combined().single()
+    strength, error = _descend(search.error)
+    allowed = error + _AS_GOOD * search.gain(error)
+    place = _GRID.index(strength)
+    while place and search.error(_GRID[place - 1]) <= allowed:
+        place -= 1
+    return _GRID[place], error
 
 
 def held_out_error(
