@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,25 @@ class ConsumerLayer:
     def plain(self) -> bool:
         """Whether every position has its own index in the weight."""
         return len(np.unique(self.weight_index)) == len(self.weight_index)
+
+
+def pixels_of_a_channel(consumer: ConsumerLayer) -> int:
+    """Return how many positions of a linear layer hold one channel, side by side: those of an image that was flattened.
+
+    One where they do not lie so, or are not as many for every channel.
+    """
+    units, size = consumer.units, len(consumer.units)
+    first = int((units == units[0]).argmin()) or size
+    regular = size % first == 0 and (consumer.weight_index == np.arange(size)).all()
+    rows = units.reshape(-1, first) if regular else units[:, None]
+    alike = (rows == rows[:, :1]).all() and units[0] >= 0 and consumer.axis == 1
+    return first if alike and len(np.unique(rows[:, 0])) == len(rows) else 1
+
+
+def unflattened(consumer: ConsumerLayer, pixels: int) -> ConsumerLayer:
+    """Return a linear layer on a flattened image as a convolution with a kernel of the image's size."""
+    units = consumer.units[::pixels]
+    return replace(consumer, units=units, weight_index=np.arange(len(units)), covered=torch.ones(pixels))
 
 
 def find_consumers(trace: Trace, grouping: Grouping, program: Program) -> list[ConsumerLayer]:

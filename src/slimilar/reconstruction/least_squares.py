@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from slimilar.calibration import replay
-from slimilar.calibration.consumers import ConsumerLayer, is_conv, pixels
+from slimilar.calibration.consumers import ConsumerLayer, is_conv, pixels, pixels_of_a_channel, unflattened
 from slimilar.calibration.fisher import fisher_weights
 from slimilar.calibration.program import Held, Program
 from slimilar.reconstruction.channel_mixing import StandIn, absorb, regression
@@ -307,12 +307,21 @@ def _fit_mixing(
 ) -> tuple[Tensor, Tensor]:
     """One matrix between channels: every removed channel is a combination of the kept ones.
 
-    If not on the `whole` calibration set, no held-out image is fitted to: as a prior it is measured on them.
+    If not on the `whole` calibration set, no held-out image is fitted to: as a prior it is measured on them. Behind a
+    large image that was flattened, the same matrix serves all its pixels, as if the layer were a convolution.
     """
+    run = pixels_of_a_channel(consumer) if len(consumer.units) > LARGEST and weight.ndim == 2 else 1
+    if run > 1:
+        shape, weight = weight.shape, weight.reshape(len(weight), -1, run)
+        new, shift = _fit_mixing(
+            network, pairs, unflattened(consumer, run), weight, stays[::run], settings, whole
+        )
+        return new.reshape(shape), shift
     generator = torch.Generator().manual_seed(settings.seed + consumer.op)
     parts = SampleMoments(len(consumer.units)), SampleMoments(len(consumer.units))  # fitted to, and held out
     for number, pair in enumerate(pairs):
         x = pair.pruned[consumer.value]
+        x = x if x.shape[consumer.axis] == len(consumer.units) else x.unflatten(1, (len(consumer.units), -1))
         held = held_out_rows(image_numbers(number, min(settings.distinct, len(pairs)), len(x)))
         for part, chosen in zip(parts, (~held, held), strict=True):
             if bool(chosen.any()):
