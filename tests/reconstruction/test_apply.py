@@ -104,3 +104,18 @@ def test_verification_decides_in_float64() -> None:
     made.network.pruned["3.weight"] = made.network.pruned["3.weight"] * (1 + 1e-3)
     with pytest.raises(VerificationError, match="differ by"):
         verify_reconstruction(*given)
+
+
+def test_code_that_does_not_run_in_float64_is_refused_where_float32_cannot_tell() -> None:
+    class Single(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return torch.matmul(x, torch.eye(x.shape[-1]))  # float32, whatever comes in
+
+    net, x = nn.Sequential(small_net(), Single()).eval(), images(1)
+    plan = slimilar.analyze(net, x)
+    made = substituted(net, x, plan, plan.at(flops=0.6), "gaussian", None, 0, None)
+    given = (made.program, plan.structure.grouping, made.network, made.model, x)
+    assert verify_reconstruction(*given) < 1e-5
+    made.network.pruned["0.3.weight"] = made.network.pruned["0.3.weight"] * (1 + 1e-3)
+    with pytest.raises(VerificationError, match="float64 would tell, but there the model raised"):
+        verify_reconstruction(*given)
