@@ -47,9 +47,8 @@ def _options(parameter: Parameter) -> Iterator[Parameter]:
             yield from _options(field)
     elif _is_repeatable(parameter.annotation):
         _, *info = get_args(parameter.annotation)
-        yield parameter.replace(
-            kind=Parameter.KEYWORD_ONLY, annotation=Annotated[(list[str] | None, *info)], default=None
-        )
+        repeated: Any = (list[str] | None, *info)
+        yield parameter.replace(kind=Parameter.KEYWORD_ONLY, annotation=Annotated[repeated], default=None)
     else:
         yield parameter.replace(kind=Parameter.KEYWORD_ONLY)
 

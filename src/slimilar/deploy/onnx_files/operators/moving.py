@@ -166,8 +166,8 @@ def _slice(
 ) -> Tensor:
     for start, end, axis, step in zip(starts, ends, axes, steps, strict=True):
         if step > 0:
-            lead = (slice(None),) * (axis % x.ndim)
-            x = x[(*lead, slice(start, end, step))]
+            where = (slice(None),) * (axis % x.ndim) + (slice(start, end, step),)
+            x = x[where]
         else:
             places = list(range(x.shape[axis]))[slice(start, end if end >= -x.shape[axis] else None, step)]
             x = x.index_select(axis, torch.tensor(places, device=x.device))
