@@ -95,6 +95,8 @@ def _draw_line(panel: Any, found: Mapping[float, list[float]], line: Line) -> No
         )
     if line is LINES[0]:
         for share, height in zip(shares[1:], means[1:], strict=True):
+            if round(share) == 60:  # there would be no room for a number between two others
+                continue
             panel.annotate(
                 f"{height:.2f}", (share, height), (0, 7), textcoords="offset points", ha="center",
                 color=line.colour, fontweight="bold", fontsize=9,
