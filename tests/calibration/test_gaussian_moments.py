@@ -318,3 +318,13 @@ def test_covariance_leaves_its_input_alone():
 def test_bad_correlations_are_refused(name, mean, correlation, words):
     with pytest.raises(InvalidInput, match=words):
         covariance(name, mean, torch.ones_like(torch.tensor(mean)), correlation)
+
+
+@pytest.mark.parametrize("kind", [torch.int64, torch.float16, torch.float32])
+def test_covariance_of_correlations_in_any_precision(kind: torch.dtype) -> None:
+    correlation = torch.tensor([[1, 0, -1], [0, 1, 0], [-1, 0, 1]])
+    mean, std = [0.5, 1.0, -0.5], [1.0, 0.5, 2.0]
+    wanted = covariance("relu6", mean, std, correlation.double())
+    torch.testing.assert_close(
+        covariance("relu6", mean, std, correlation.to(kind)), wanted, rtol=1e-5, atol=1e-6
+    )

@@ -137,16 +137,27 @@ def test_a_shape_that_counts_channels_shrinks_with_them(tmp_path):
     assert all(agrees(result.model, done.path, count=n) for n in (1, 3))
 
 
-def test_channels_behind_what_a_shape_changes_shrink_in_the_file_too(tmp_path):
+COMPUTED = [
+    NODE("Shape", ["r1"], ["shape"]),
+    NODE("Slice", ["shape", "zero", "one"], ["batch"]),
+    NODE("Concat", ["batch", "tail"], ["divided"], axis=0),
+]
+
+
+@pytest.mark.parametrize("computed", [False, True])
+def test_channels_behind_what_a_shape_changes_shrink_in_the_file_too(computed, tmp_path):
     """Tokens are divided, channels stay last: the file says how many there are, as attention does."""
+    sizes = {"zero": np.array([0]), "one": np.array([1]), "tail": np.array([2, 2, 16])}
     made = model(
         [
             NODE("MatMul", ["x", "w1"], ["m1"], "first"),
             NODE("Relu", ["m1"], ["r1"]),
+            *(COMPUTED if computed else []),
             NODE("Reshape", ["r1", "divided"], ["d"]),
             NODE("MatMul", ["d", "w2"], ["y"], "second"),
         ],
-        {"w1": weights(6, 16), "w2": weights(16, 3), "divided": np.array([-1, 2, 2, 16])},
+        {"w1": weights(6, 16), "w2": weights(16, 3)}
+        | (sizes if computed else {"divided": np.array([-1, 2, 2, 16])}),
         {"x": ["N", 4, 6]},
     )
     read = slimilar.load_onnx(saved(made, tmp_path / "a.onnx"))

@@ -192,7 +192,7 @@ def covariance(activation: str, mean: Values, std: Values, correlation: Tensor, 
         expected, var = moments("relu", mu, sigma)
         cov = relu_product(mu, sigma, rho) - expected[:, None] * expected
         return cov.diagonal_scatter(var)
-    return _mehler(shape, mu, sigma, rho.to(correlation.dtype))
+    return _mehler(shape, mu, sigma, rho.float() if correlation.dtype == torch.float32 else rho)
 
 
 def _mehler(shape: Shape, mu: Tensor, sigma: Tensor, rho: Tensor) -> Tensor:
@@ -201,7 +201,7 @@ def _mehler(shape: Shape, mu: Tensor, sigma: Tensor, rho: Tensor) -> Tensor:
     weighted = weight * (shape.function(mu[:, None] + sigma[:, None] * z) - shape.function(mu)[:, None])
     coefficients = _hermite_coefficients(weighted, z)
     rest = (var - coefficients.square().sum(0)).clamp(min=0).sqrt()
-    total = torch.zeros_like(rho)  # as many digits as the correlations have: more would double the time
+    total = torch.zeros_like(rho)  # in float32 if the correlations are: more digits would double the time
     for c in reversed(torch.cat([coefficients, rest[None]]).to(rho)):
         total.addr_(c, c).mul_(rho)
     return total.double().diagonal_scatter(var)

@@ -122,7 +122,7 @@ class _Graph:
         known = name in self._tensors or name in self._computed
         held = self._held(name).reshape(-1) if known else np.array(now, np.int64)
         rest = held[len(now) :]
-        behind = behind or tuple(rest.tolist())
+        behind = behind[: len(rest)] or tuple(rest.tolist())  # none where the file computes the sizes
         changed += [bool(a > 0) and a != b for a, b in zip(rest, behind, strict=True)]
         if not any(changed):
             return
