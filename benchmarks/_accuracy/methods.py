@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from rivals import folding, grail, torch_pruning
 from torch import Tensor, nn
 
 import slimilar
 from _accuracy.images import Task
+from slimilar.calibration.calibration_set import calibration_set
+from slimilar.criteria import automatic
 from slimilar.pipeline import apply
+from slimilar.pipeline.analysis import AnalysisOptions, plan_of
+from slimilar.pipeline.automatic import decide
+from slimilar.planning.target import PruningTarget
 
 Pruner = Callable[[Task, float], nn.Module]
 
@@ -40,18 +46,34 @@ def _ours(criterion: str = "span", data: str | None = None, substitute: str = "a
     return prune
 
 
-def _auto(task: Task, flops: float) -> nn.Module:
-    """What a user calls: one line, everything decided on held-out calibration images."""
-    done = slimilar.prune(
-        task.model,
-        task.example,
-        flops=flops,
-        round_to=1,
-        calibration=task.calibration,
-        seed=task.seed,
-        verify=False,
-    )
-    return done.model.eval()
+def _auto() -> Pruner:
+    """What prune() does with criterion "auto": everything decided on held-out calibration images.
+
+    The scan, which is the same for every budget, is made once; its seconds are in the first row of a network.
+    """
+    scans: dict[int, tuple[Task, slimilar.Plan]] = {}
+
+    def prune(task: Task, flops: float) -> nn.Module:
+        images = calibration_set(task.calibration, None, task.example, seed=task.seed)
+        options, target = AnalysisOptions(), PruningTarget("flops", flops, round_to=1)
+        criterion = automatic(len(images), target.kind)
+        if id(task) not in scans and criterion == "span":
+            plan = plan_of(task.model, task.example, replace(options, criterion=criterion), images)
+            scans[id(task)] = task, plan
+        scanned = scans[id(task)][1] if id(task) in scans else None
+        found = decide(task.model, task.example, options, target, "auto", images, scanned=scanned)
+        done = apply(
+            task.model,
+            task.example,
+            found.plan,
+            target,
+            calibration=found.images,
+            seed=task.seed,
+            verify=False,
+        )
+        return done.model.eval()
+
+    return prune
 
 
 def _recalibrated(made: Pruner) -> Pruner:
@@ -65,7 +87,7 @@ def _recalibrated(made: Pruner) -> Pruner:
 
 REAL, FREE = "images", "none"
 METHODS: dict[str, tuple[str, str, Pruner]] = {  # name -> (data, what it is, how)
-    "auto": (REAL, "prune(), all on auto", _auto),
+    "auto": (REAL, "prune(), all on auto", _auto()),
     "ours": (REAL, "span, linear (auto)", _ours(data="images")),
     "similarity-linear": (REAL, "similarity, linear", _ours("similarity", "images")),
     "ours-recalibrated": (

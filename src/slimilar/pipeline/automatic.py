@@ -40,13 +40,17 @@ def decide(
     method: str,
     images: CalibrationSet,
     progress: Progress | None = None,
+    scanned: Plan | None = None,
 ) -> Decision:
-    """Return the plan that does best on held-out images; with too few images, one that needs none."""
+    """Return the plan that does best on held-out images; with too few images, one that needs none.
+
+    `scanned` is the first candidate where another budget has measured it before: the scan is the same for all.
+    """
     notes: tuple[str, ...] = ()
     if 0 < len(images) < ENOUGH_IMAGES:
         images, notes = CalibrationSet(seed=images.seed), (_too_few(len(images)),)
     options = replace(options, criterion=automatic(len(images), target.kind))
-    plan = plan_of(model, example, options, images, progress)
+    plan = scanned or plan_of(model, example, options, images, progress)
     given, images = images, program_for(model, example, plan.structure, images)[1] if images else images
     compares = options.criterion == "span" and target.kind in (*COSTS, "ratio") and bool(plan.groups)
     compares = compares and images.batch_size == given.batch_size  # else the model takes no other batches
