@@ -10,12 +10,11 @@ import slimilar
 from slimilar.calibration.batches import to_batches
 from slimilar.calibration.calibration_set import CalibrationSet, calibration_set
 from slimilar.calibration.program import program_of
-from slimilar.criteria.base import Sight, Weights
-from slimilar.criteria.sensitivity import Scan
+from slimilar.criteria.base import Sight
+from slimilar.criteria.scan_images import ScanImages
 from slimilar.pipeline import automatic, candidates
 from slimilar.planning.cost import cost_model
 from slimilar.surgery.probe import find_structure
-from slimilar.utils.modules import named_tensors
 
 
 def images(count: int, seed: int = 0) -> Tensor:
@@ -88,10 +87,9 @@ def test_fitted_and_measured_images_never_overlap(monkeypatch: pytest.MonkeyPatc
     batches = to_batches(given, given[:1], 8)
     program = program_of(net, given[:1], structure, 8)
     sight = Sight(structure.trace, structure.grouping, costs, program, batches)
-    with torch.no_grad():
-        scan = Scan(structure.grouping.groups, Weights(named_tensors(net), sight), sight, 1e9)
-    for fitted in torch.cat(list(scan.looked)):
-        for part in (scan.checked, scan.batches):
+    parts = ScanImages.of(sight, len(structure.grouping.groups), effort=1e9)
+    for fitted in torch.cat(list(parts.fit)):
+        for part in (parts.check, parts.measure):
             assert not (torch.cat(list(part)) == fitted).flatten(1).all(1).any()
 
     seen: list[Tensor] = []

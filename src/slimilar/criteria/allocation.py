@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from slimilar.criteria.sensitivity import Scan
-from slimilar.graph.groups import ChannelGroup
 from slimilar.planning.cost import CostModel
 
 Floats = NDArray[np.float64]
@@ -26,16 +25,12 @@ class Descent:
     damage: Floats
 
 
-def descend(
-    groups: Sequence[ChannelGroup],
-    measured: Sequence[int],
-    scan: Scan,
-    damage: Sequence[Floats],
-    costs: CostModel,
-) -> dict[int, Descent]:
-    """Shrink groups where a FLOP costs the least divergence; return the steps of each group."""
-    widths = _Widths(costs, [(scan.starts[g], groups[g].width) for g in measured])
-    slopes = {g: _slopes(scan.eliminations[g].error, scan.fractions, damage[g]) for g in measured}
+def descend(scan: Scan, damage: Sequence[Floats], costs: CostModel) -> dict[int, Descent]:
+    """Shrink groups where a FLOP costs the least divergence; return the steps of each group that is read."""
+    groups, starts = scan.readers.groups, scan.readers.starts
+    measured = [g for g in range(len(groups)) if scan.readers.of[g]]
+    widths = _Widths(costs, [(starts[g], groups[g].width) for g in measured])
+    slopes = {g: _slopes(scan.eliminations[g].error, scan.images.fractions, damage[g]) for g in measured}
     chunk = {g: max(1, len(slopes[g]) // _CHUNKS) for g in measured}
     done, sequence = dict.fromkeys(measured, 0), []
     while open_groups := [g for g in measured if done[g] < len(slopes[g])]:

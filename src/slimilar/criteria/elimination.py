@@ -18,7 +18,7 @@ import torch
 
 from slimilar.criteria.allocation import Descent, descend
 from slimilar.criteria.base import Facts, Weights
-from slimilar.criteria.sensitivity import Scan
+from slimilar.criteria.sensitivity import damage, scan
 from slimilar.graph.groups import ChannelGroup
 from slimilar.reconstruction.solvers import Elimination
 from slimilar.similarity.removal_order import NO_REPRESENTATIVE, RemovalOrder
@@ -44,12 +44,11 @@ class Span:
         """Return the removal order of every group."""
         assert weights.sight is not None  # the facts declare that images are needed
         with torch.no_grad():
-            scan = Scan(groups, weights, weights.sight, self.effort)
-            measured = [g for g in range(len(groups)) if scan.consumers_of[g]]
-            damage = scan.damage()
-        found = descend(groups, measured, scan, damage, weights.sight.costs)
+            scanned = scan(groups, weights, weights.sight, self.effort)
+            lost = damage(scanned, weights.sight)
+        found = descend(scanned, lost, weights.sight.costs)
         return [
-            _order(scan.eliminations[g], found[g]) if g in found else "nobody reads these channels"
+            _order(scanned.eliminations[g], found[g]) if g in found else "nobody reads these channels"
             for g in range(len(groups))
         ]
 
