@@ -135,6 +135,32 @@ def test_auto_takes_the_candidate_that_does_best(winner: str, monkeypatch: pytes
     assert winner in result.summary()
 
 
+def test_candidates_far_behind_get_no_second_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks: list[tuple[int, list[str]]] = []
+    told = {32: {"a": 1.0, "b": 1.9, "c": 2.1, "d": 9.0}, 128: {"a": 3.0, "b": 2.8}}
+
+    def look(
+        model: object,
+        example: object,
+        found: list[candidates.Candidate],
+        images: object,
+        count: int,
+        _: object,
+    ) -> dict[str, float]:
+        looks.append((count, [c.name for c in found]))
+        return {c.name: told[count][c.name] for c in found}
+
+    monkeypatch.setattr(candidates, "_look", look)
+    net, given = headed(), images(1)
+    plan = slimilar.analyze(net, given, criterion="magnitude-l2")
+    four = [candidates.Candidate(name, plan, plan.at(flops=0.7)) for name in "abcd"]
+    many = calibration_set(images(2).repeat(100, 1, 1, 1), None, given)
+    scores = candidates.held_out_scores(net, given, four, many)
+    assert looks == [(32, ["a", "b", "c", "d"]), (128, ["a", "b"])]
+    assert candidates.best(scores) == "b"  # "c" had 2.1, but on other images than "b"
+    assert scores == {"a": 3.0, "b": 2.8, "c": 3.0, "d": 9.0}
+
+
 def test_auto_says_so_where_images_are_too_few() -> None:
     net = headed()
     few = slimilar.prune(net, images(1), flops=0.7, calibration=images(8))

@@ -2,7 +2,8 @@
 
 Each candidate's consumers are fitted to three quarters of some images, and the divergence from the original is measured
 on the last quarter. The one with the least is carried out with all images. These fits are quick ones, the same for all
-candidates: kernels of several taps keep their shape, and consumers that lose no channel stay as they are.
+candidates: kernels of several taps keep their shape, and consumers that lose no channel stay as they are. A first look
+at few images sorts out those that are far behind; only if others are left, more images decide between them.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from slimilar.utils.modules import device_of
 from slimilar.utils.pytree import Example, map_tensors
 
 ALTERNATIVES = ("magnitude-l2", "similarity")  # plain criteria that "auto" has to beat
-_COMPARED = 128  # images, of which a quarter is measured on
+_LOOKS = (32, 128)  # images of the first look, and of the second; a quarter is measured on
+_FAR_BEHIND = 2.0  # times the divergence of the best: no look at more images would make up for that
 _MARGIN = 0.98  # an alternative must be better than noise
 
 
@@ -47,32 +49,56 @@ def held_out_scores(
     images: CalibrationSet,
     progress: Progress | None = None,
 ) -> dict[str, float]:
-    """Return for every candidate the divergence from the original on held-out images."""
-    seed, parts = images.seed, hold_out(_some(images))
+    """Return for every candidate the divergence from the original on held-out images, the first look's if far behind.
+
+    Those far behind count no less than the others' worst, so that none of them wins by an easier look.
+    """
+    scores: dict[str, float] = {}
+    left = list(candidates)
+    for count in sorted({min(count, len(images)) for count in _LOOKS}):
+        found = _look(model, example, left, images, count, progress)
+        scores |= found
+        left = [c for c in left if found[c.name] <= _FAR_BEHIND * min(found.values())]
+        if len(left) == 1:
+            break
+    worst = max(scores[c.name] for c in left)
+    behind = {c.name for c in candidates} - {c.name for c in left}
+    return {name: max(score, worst) if name in behind else score for name, score in scores.items()}
+
+
+def _look(
+    model: nn.Module,
+    example: Example,
+    candidates: Sequence[Candidate],
+    images: CalibrationSet,
+    count: int,
+    progress: Progress | None,
+) -> dict[str, float]:
+    """Return the divergence of every candidate on a quarter of so many images."""
+    parts = hold_out(_some(images, count))
     fit = images.only(torch.cat(parts.fit))
     settings = Settings(
-        form="quick", seed=seed, steps=0, effort=3e9, mirror=False, choose="none", polish=False
+        form="quick", seed=images.seed, steps=0, effort=3e9, mirror=False, choose="none", polish=False
     )
     wanted = [_outputs(model, example, batch) for batch in parts.measure]
     found = {}
     for i, candidate in enumerate(candidates):
         calibration = fit if candidate.fitted else None
         made = substituted(
-            model, example, candidate.plan, candidate.cut, "linear", calibration, seed, None, settings
+            model, example, candidate.plan, candidate.cut, "linear", calibration, images.seed, None, settings
         )
         given = [_outputs(made.model, example, batch) for batch in parts.measure]
         gaps = [divergence(a, b) for a, b in zip(given, wanted, strict=True)]
         found[candidate.name] = sum(gaps) / len(gaps)
         if progress is not None:
-            progress("comparing plans", i + 1, len(candidates))
+            progress(f"comparing plans on {count} images", i + 1, len(candidates))
     return found
 
 
-def _some(images: CalibrationSet) -> list[Tensor]:
-    """Return batches of some of the images, taken evenly."""
-    count = len(images)
+def _some(images: CalibrationSet, count: int) -> list[Tensor]:
+    """Return batches of so many images, taken evenly."""
     assert images.images is not None
-    chosen = torch.linspace(0, count - 1, min(count, _COMPARED)).round().long()
+    chosen = torch.linspace(0, len(images) - 1, count).round().long()
     return even_batches(images.images[chosen], images.batch_size)
 
 
