@@ -12,7 +12,6 @@ from slimilar.calibration.consumers import at_places, patches
 from slimilar.calibration.fisher import fisher_weights, temperature
 from slimilar.calibration.program import record
 from slimilar.errors import InvalidInput
-from slimilar.reconstruction.patches import ChannelChoice, Samples, fit
 from slimilar.reconstruction.solvers import (
     SampleMoments,
     backward_elimination,
@@ -132,47 +131,6 @@ def test_block_elimination_is_least_squares_without_the_block() -> None:
     assert int(found.removed[0]) == int(np.argmin(others))
     kept = block_elimination(x.T @ x, x.T @ y, 2, heard, 1, torch.tensor([False, True, False, False]))
     assert kept.left.tolist() == [1]
-
-
-def test_behind_a_relu_the_fit_follows_what_passes_it() -> None:
-    """Against minimising the same convex loss by a general optimiser; and after the ReLU it beats least squares."""
-    x = torch.randn(2000, 4, generator=generator())
-    y = (
-        x @ torch.randn(4, 2, generator=generator(1))
-        + torch.randn(2000, 2, generator=generator(2)).abs() * 3
-        - 3
-    )
-    level, sign = torch.full_like(y, 0.3), torch.tensor([1.0, -1.0])
-
-    def samples() -> Samples:
-        found = Samples(3000)
-        found.add(x[:500], y[:500], level[:500])
-        found.add(x[500:], y[500:], level[500:])
-        return found
-
-    prior, none = torch.zeros(4, 2, dtype=torch.float64), torch.zeros(4, dtype=torch.bool)
-    choice = ChannelChoice(1, torch.ones(2), 4, none, torch.arange(4))
-    plain, gated = (fit(samples(), prior, choice, sign, steps, 1e-9) for steps in (0, 200))
-
-    def loss(kernel: Tensor, constant: Tensor) -> Tensor:
-        given, at = x.double() @ kernel + constant, level.double()
-        open_ = (y - level) * sign > 0
-        rest = torch.where((given - at) * sign > 0, given - at, 0.0)
-        return torch.where(open_, y.double() - given, rest).square().mean()
-
-    kernel, constant = prior.clone().requires_grad_(), torch.zeros(2, dtype=torch.float64, requires_grad=True)
-    optimizer = torch.optim.LBFGS([kernel, constant], max_iter=200, tolerance_grad=1e-12)
-
-    def closure() -> Tensor:
-        optimizer.zero_grad()
-        value = loss(kernel, constant)
-        value.backward()
-        return value
-
-    optimizer.step(closure)
-    best = float(loss(kernel, constant).detach())
-    assert float(loss(gated.kernel, gated.constant)) == pytest.approx(best, rel=1e-4)
-    assert float(loss(plain.kernel, plain.constant)) > 1.2 * best
 
 
 def test_answers_are_softened_until_a_fair_share_of_the_pictures_has_a_say() -> None:

@@ -85,6 +85,12 @@ def _pure(func: Any) -> Any:
     return getattr(packet, overload or "default", None)
 
 
+def called_on(instruction: Instruction, x: Tensor) -> Tensor:
+    """Return what an operator of one tensor makes of another one, which may be written to."""
+    found: Tensor = instruction.func(x, *instruction.args[1:], **instruction.kwargs)
+    return found
+
+
 def _called(func: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
     """Call an operator; some cannot read the order in which `start` lays out images, and get them in plain order."""
     try:

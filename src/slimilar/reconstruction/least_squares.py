@@ -21,6 +21,7 @@ from slimilar.calibration import replay
 from slimilar.calibration.consumers import ConsumerLayer, is_conv, pixels, pixels_of_a_channel, unflattened
 from slimilar.calibration.fisher import fisher_weights
 from slimilar.calibration.program import Held, Program
+from slimilar.reconstruction.behind_activation import FollowingActivation
 from slimilar.reconstruction.channel_mixing import StandIn, absorb, regression
 from slimilar.reconstruction.patches import (
     HELD,
@@ -34,7 +35,7 @@ from slimilar.reconstruction.patches import (
 )
 from slimilar.reconstruction.ridge import held_out_strength, merged, stand_in_statistics
 from slimilar.reconstruction.solvers import SampleMoments
-from slimilar.reconstruction.targets import Pair, scale_of, target_of
+from slimilar.reconstruction.targets import Pair, activation_behind, scale_of, target_of
 from slimilar.utils.devices import room
 from slimilar.utils.precision import exact
 
@@ -60,7 +61,7 @@ class Settings:
     effort: float = 3e10  # multiply-adds that more samples than that may cost at each consumer
     seed: int = 0
     correct_stream: bool = True
-    steps: int = 3  # towards what counts behind a ReLU, after least squares
+    steps: int = 3  # towards what counts behind an activation, after least squares
     # Who chooses again which channels it reads: "none", "sums" (residual branches), "all".
     choose: Literal["none", "sums", "all"] = "sums"
     distinct: int = 1 << 30  # batches; those behind are horizontal flips of the first ones
@@ -281,10 +282,17 @@ def _fit_patches(
     prior = exact(weight[:, candidates].reshape(outputs, -1).T)
     scale = prior.new_ones(1) if consumer.norm is None else scale_of(program, network.original, consumer.norm)
     fisher = network.fisher.get(consumer.op, torch.ones(outputs)).to(prior)
-    sign = torch.where(scale < 0, -1.0, 1.0).to(prior)
+    behind = activation_behind(program, consumer)
     fixed = torch.from_numpy(seats.fixed)[candidates]
     choice = ChannelChoice(taps, fisher, int(seats.stays.sum()), fixed, likely, mixed)
-    found = fit(samples, prior, choice, sign, settings.steps, settings.ridge)
+    found = fit(
+        samples,
+        prior,
+        choice,
+        None if behind is None else FollowingActivation(scale, behind[1]),
+        settings.steps,
+        settings.ridge,
+    )
     chosen = candidates[found.chosen]
     new = torch.zeros_like(weight)
     new[:, chosen] = found.kernel.T.reshape(outputs, len(chosen), *shape).to(weight)

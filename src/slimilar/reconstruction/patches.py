@@ -1,14 +1,12 @@
 r"""Least squares of a consumer's whole kernel over the patches that it sees.
 
 With rows x (patches of the channels that stay) and y (what the consumer should write), the kernel is
-$\arg\min_W E\lVert x W + b - y \rVert^2 + \lambda \lVert W - W_0 \rVert^2$ in closed form. Where a ReLU follows, what
-the original keeps below its level counts only if the consumer would rise above it; that is convex too, and a few steps
-with the same factorisation reach it.
+$\arg\min_W E\lVert x W + b - y \rVert^2 + \lambda \lVert W - W_0 \rVert^2$ in closed form. Where an activation
+follows, a few steps with the same factorisation go on to what counts behind it (`behind_activation`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -18,6 +16,7 @@ from torch import Tensor
 
 from slimilar.calibration.consumers import at_places, patches
 from slimilar.calibration.program import Instruction
+from slimilar.reconstruction.behind_activation import FollowingActivation, refine
 from slimilar.reconstruction.ridge import (
     Statistics,
     held_out_error,
@@ -34,7 +33,6 @@ from slimilar.reconstruction.solvers import (
 )
 from slimilar.reconstruction.solvers import level as level_of
 from slimilar.reconstruction.targets import ReconstructionTarget
-from slimilar.utils.precision import exact
 
 HELD = 80_000_000  # numbers of what one consumer sees that are held at a time
 PAIRED = 2 * HELD  # and of that together with what it should write, and where the ReLU behind it opens
@@ -47,7 +45,7 @@ _CAREFUL = 1.0  # the ridge where a single image leaves nothing to measure on
 
 
 class Samples:
-    """What a consumer sees (x), should write (y), and the level of the ReLU behind it (None without one).
+    """What a consumer sees (x), should write (y), and the level of the activation behind it (None without one).
 
     Room for all is taken once: samples kept one by one, among larger things that come and go, would leave holes in
     memory that nothing fits into.
@@ -155,14 +153,14 @@ def fit(
     samples: Samples,
     prior: Tensor,
     choice: ChannelChoice,
-    sign: Tensor,
+    behind: FollowingActivation | None,
     steps: int,
     strength: float | None = None,
 ) -> Fit:
     """Fit a kernel, in which the channels of a choice are read; fewer than there are are chosen by elimination.
 
-    The ridge is `strength` times the mean variance; without it, what held-out images say is best on the likely
-    channels.
+    `behind` is the activation that follows it; `steps` go towards what counts there. The ridge is `strength` times the
+    mean variance; without it, what held-out images say is best on the likely channels.
     """
     size, taps, likely = len(prior), choice.taps, choice.likely
     x, y, level = samples.all()
@@ -185,14 +183,10 @@ def fit(
     kernel = torch.cholesky_solve(cross[unknowns], factor)
     centre = seen.mean[unknowns]
     constant = seen.target - centre @ kernel
-    if steps and level is not None:
-        _open(y, level, sign.to(y))
-        pieces = [
-            Ahead(a[:, unknowns] if len(unknowns) < size else a, b, c)
-            for a, b, c in zip(*(t.split(_PIECE) for t in (x, y, level)), strict=True)
-        ]
-        kernel, constant = _gated(
-            pieces, kernel, constant, centre, prior[unknowns], strength, factor, sign, steps
+    if steps and level is not None and behind is not None:
+        seen_by_it = x[:, unknowns] if len(unknowns) < size else x
+        kernel, constant = refine(
+            (seen_by_it, y, level), behind, kernel, constant, centre, prior[unknowns], strength, factor, steps
         )
     return Fit(kernel, constant, chosen)
 
@@ -260,52 +254,3 @@ def _statistics(x: Tensor, y: Tensor, chosen: Tensor) -> Statistics:
         elif bool(some.any()):
             moments.add(xs[some], ys[some])
     return Statistics.of(moments)
-
-
-@dataclass(frozen=True, eq=False)
-class Ahead:
-    """Samples in front of a ReLU that opens upwards: x, what is wanted there, and the most that may be missing."""
-
-    x: Tensor
-    wanted: Tensor
-    most: Tensor
-
-
-def _open(y: Tensor, level: Tensor, sign: Tensor) -> None:
-    """Turn outputs so that the ReLU opens upwards: y becomes what is wanted, level the most that may be missing.
-
-    Where it is open in the original, all that is missing counts; else only what is above its level, so never more
-    than nothing is missing. In place, as there are many.
-    """
-    y *= sign
-    level *= sign
-    silent = y <= level
-    torch.maximum(y, level, out=y)
-    level.fill_(torch.inf).masked_fill_(silent, 0.0)
-
-
-def _gated(
-    pieces: Sequence[Ahead], kernel: Tensor, constant: Tensor, centre: Tensor, prior: Tensor,
-    strength: float, factor: Tensor, sign: Tensor, steps: int,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Go on from least squares towards what counts behind a ReLU; accelerated steps in the metric of the patches."""
-    count, metric = sum(len(p.x) for p in pieces), factor.float()
-    kernel, prior, middle = kernel * sign, prior * sign, (constant + centre @ kernel) * sign
-    before, before_middle, speed = kernel, middle, 1.0
-    for _ in range(steps):
-        faster = (1 + (1 + 4 * speed * speed) ** 0.5) / 2
-        push, speed = (speed - 1) / faster, faster
-        at, at_middle = kernel + push * (kernel - before), middle + push * (middle - before_middle)
-        given, base = (t.float().to(pieces[0].x.device) for t in (at, at_middle - centre @ at))
-        pull, shift = torch.zeros_like(kernel), torch.zeros_like(middle)
-        for p in pieces:
-            missing = torch.addmm(p.wanted, p.x, given, alpha=-1).sub_(base)
-            missing = torch.minimum(missing, p.most, out=missing)
-            pull += exact(p.x.T @ missing)
-            shift += exact(missing.sum(0))
-        pull -= torch.outer(centre, shift)
-        before, before_middle = kernel, middle
-        step = pull / count - strength * (at - prior)
-        kernel = at + torch.cholesky_solve(step.float(), metric).double()
-        middle = at_middle + shift / count
-    return kernel * sign, (middle - centre @ kernel) * sign

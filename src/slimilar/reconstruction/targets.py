@@ -1,7 +1,7 @@
 r"""What a consumer should write: what the original writes there, and from where on it matters.
 
-On a residual branch the target is the *stream*: what makes the sum the original's. Behind a ReLU nothing below zero
-matters: where the original's ReLU is closed, it is enough to keep it closed.
+On a residual branch the target is the *stream*: what makes the sum the original's. Where an activation follows, the
+level at which its input is zero belongs to the target: errors count by what they change behind it.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ from slimilar.calibration import replay
 from slimilar.calibration.consumers import ConsumerLayer
 from slimilar.calibration.program import Held, Program
 from slimilar.calibration.replay import Values
-
-_RELU = ("aten::relu", "aten::relu_")
+from slimilar.reconstruction.behind_activation import Function, function_of
 
 
 @dataclass(eq=False)
@@ -42,7 +41,7 @@ class ReconstructionTarget:
     scale: Tensor | None = None  # by channel, the factor of that batch norm
 
     def at(self, pick: Callable[[Tensor], Tensor]) -> tuple[Tensor, Tensor | None]:
-        """Return what is wanted and, with a ReLU behind it, the level at which that opens: (samples, channels)."""
+        """Return what is wanted and, with an activation behind it, the level of its zero: (samples, channels)."""
         wanted, mine = pick(self.plain), None
         if self.beside is not None:
             mine = pick(self.beside[1])
@@ -92,22 +91,26 @@ def target_of(
             return ReconstructionTarget(plain)
         if correct:  # a channel whose factor is almost zero cannot correct it
             gain = torch.where(scale.abs() > 1e-2 * scale.abs().max(), scale, torch.inf)
-    if not gate or not opens(program, consumer):
+    if not gate or activation_behind(program, consumer) is None:
         return ReconstructionTarget(plain, beside, gain)
     return ReconstructionTarget(plain, beside, gain, _level(program, consumer, original, scale), _safe(scale))
 
 
-def opens(program: Program, consumer: ConsumerLayer) -> bool:
-    """Tell whether a ReLU alone takes what a consumer, its batch norm and its addition give."""
-    last = (
-        consumer.add[0]
-        if consumer.add is not None
-        else consumer.norm
-        if consumer.norm is not None
-        else consumer.op
-    )
+def activation_behind(program: Program, consumer: ConsumerLayer) -> tuple[int, Function | None] | None:
+    """Return the activation that alone takes what a consumer, its batch norm and its addition give, if it is known.
+
+    That is its operator and its function, which is None for a ReLU.
+    """
+    last = consumer.op
+    if consumer.add is not None:
+        last = consumer.add[0]
+    elif consumer.norm is not None:
+        last = consumer.norm
     users = program.consumers(program.instructions[last].outputs[0])
-    return len(users) == 1 and program.instructions[users[0]].func.name() in _RELU
+    if len(users) != 1:
+        return None
+    known, function = function_of(program.instructions[users[0]])
+    return (users[0], function) if known else None
 
 
 def _safe(scale: Tensor) -> Tensor:
