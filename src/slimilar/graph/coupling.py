@@ -139,6 +139,12 @@ class Coupling:
         """Return the axes of parameters and buffers that hold channels of a group."""
         return tuple(Member(a.tensor, a.axis, units) for a, units in self._axes.get(g, ()))
 
+    def written_by(self, g: int) -> str:
+        """Return the parameter by which the first producer writes a group."""
+        write, units = self._writes[g][0]
+        atom = write.atoms[int(np.flatnonzero(units >= 0)[0])]
+        return self.trace.axes[int(self._home[0, atom])].tensor
+
     def consumers_of(self, g: int) -> tuple[Consumer, ...]:
         """Return the operators that sum over a group's channels."""
         return tuple(self._consumer(read, units) for read, units in self._reads.get(g, ()))

@@ -88,6 +88,11 @@ class ChannelGroup:
         return self._coupling.members_of(self._number)
 
     @cached_property
+    def written_by(self) -> str:
+        """The parameter that writes the group's channels in its first producer."""
+        return self._coupling.written_by(self._number)
+
+    @cached_property
     def consumers(self) -> tuple[Consumer, ...]:
         """The operators that sum over the group's channels."""
         return self._coupling.consumers_of(self._number)
