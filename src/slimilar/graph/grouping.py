@@ -43,7 +43,7 @@ def _tell_apart(groups: Sequence[ChannelGroup]) -> None:
     modules = Counter(group.name for group in groups)
     for group in groups:
         if modules[group.name] > 1:
-            group.name = group.written_by
+            group.name = group.filters[0].tensor
 
 
 def _fixed_weights(trace: Trace, listed: set[str]) -> tuple[Frozen, ...]:

@@ -88,9 +88,10 @@ class ChannelGroup:
         return self._coupling.members_of(self._number)
 
     @cached_property
-    def written_by(self) -> str:
-        """The parameter that writes the group's channels in its first producer."""
-        return self._coupling.written_by(self._number)
+    def filters(self) -> tuple[Member, ...]:
+        """The members that write the group's channels, in the order of their producers."""
+        axes = self._coupling.written_axes_of(self._number)
+        return tuple(m for axis in axes for m in self.members if (m.tensor, m.axis) == axis)
 
     @cached_property
     def consumers(self) -> tuple[Consumer, ...]:

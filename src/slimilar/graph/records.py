@@ -247,6 +247,7 @@ class Trace:
     fixed_writes: tuple[FixedWrite, ...] = ()
     weight_norms: tuple[WeightNorm, ...] = ()
     not_run: tuple[NotRun, ...] = ()
+    why_values: str = ""  # what shapes alone raised, where they were not enough
 
     @property
     def summing(self) -> tuple[Read | Reduction, ...]:
