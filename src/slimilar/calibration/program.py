@@ -218,7 +218,9 @@ def _advice(model: nn.Module) -> str:
     """Return what to do about a model that is known not to be replayable as a whole."""
     if not is_detector(model):
         return ""
-    return "; its head decodes boxes in Python, so pass slimilar.models.detectors.RawPredictions(model) instead"
+    return (
+        "; its head decodes boxes in Python, so pass slimilar.models.detectors.RawPredictions(model) instead"
+    )
 
 
 def _check_same_operators(a: Program, b: Program) -> None:
