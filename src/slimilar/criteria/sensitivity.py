@@ -264,7 +264,7 @@ class Scan:
 
     def _fisher(self, consumer: ConsumerLayer) -> Tensor:
         weight = self.tensors[consumer.weight]
-        outputs, found = weight.shape[0], self.fisher.get(consumer.op)
+        outputs, found = weight.movedim(consumer.weight_axis, 1).shape[0], self.fisher.get(consumer.op)
         return exact(weight.new_ones(outputs)) if found is None or len(found) != outputs else found
 
     def _mixed(self, consumer: ConsumerLayer, gone: Ints) -> tuple[Tensor, Tensor]:

@@ -51,7 +51,7 @@ def verify_behind_zeros(
         error = max(error, verify(random, small, example, structure.trace, structure.grouping, kept))
     if error == 0 and not _answers(small, example):
         warn(
-            "the smaller model could not be verified: on random input the outputs of the original are zeros, and so are "
+            "the smaller model could not be verified: on random input all outputs of the original are zeros, as are "
             "its own. Does the model answer to your example? Has it been trained?",
             SlimilarWarning,
             stacklevel=2,
