@@ -141,7 +141,7 @@ def _verify_reconstructed(model: nn.Module, example: Example, structure: Structu
     kept = made.cut.mask
     try:
         error = verify_reconstruction(made.program, structure.grouping, made.network, made.model, example)
-        return verify_behind_zeros(model, made.model, example, structure, kept, error)
+        return verify_behind_zeros(model, None, example, structure, kept, error)
     except Exception:
         plain = operate(model, surgery(structure.trace, structure.grouping, kept))
         verify_rewrite(model, plain, example, structure, kept)  # names the group if the rewrite is at fault

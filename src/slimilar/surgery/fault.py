@@ -13,8 +13,8 @@ from slimilar.surgery.other_inputs import random_like
 from slimilar.surgery.retrace import Mismatch, retrace
 from slimilar.surgery.rewrite import Kept, operate, surgery
 from slimilar.surgery.verify import plain_outputs, verify
-from slimilar.surgery.zero_weights import without_zero_weights
-from slimilar.utils.modules import device_of
+from slimilar.surgery.zero_weights import random_for_zeros
+from slimilar.utils.modules import copy_with, device_of, named_tensors
 from slimilar.utils.pytree import Example
 
 
@@ -39,17 +39,22 @@ def verify_rewrite(
 
 
 def verify_behind_zeros(
-    model: nn.Module, small: nn.Module, example: Example, structure: Structure, kept: Kept, error: float
+    model: nn.Module, small: nn.Module | None, example: Example, structure: Structure, kept: Kept, error: float
 ) -> float:
-    """Return the error of a model, or of one without weights that are zero throughout, whichever is larger.
+    """Return an error, or the one behind weights that are zero throughout, whichever is larger.
 
-    Warn where nothing but zeros could be compared even so: that is no verification.
+    There both models are compared with random numbers in the place of zeros; without a smaller model, a rewrite of the
+    original. Warn where nothing but zeros could be compared even so: that is no verification.
     """
-    random = without_zero_weights(model)
-    if random is not None:
-        small = operate(random, surgery(structure.trace, structure.grouping, kept))
-        error = max(error, verify(random, small, example, structure.trace, structure.grouping, kept))
-    if error == 0 and not _answers(small, example):
+    random = random_for_zeros(model)
+    if random:
+        model = copy_with(model, random)
+        made = operate(model, surgery(structure.trace, structure.grouping, kept))
+        tensors = named_tensors(made)
+        if small is not None:
+            made = copy_with(small, {name: tensors[name] for name in random if name in tensors})
+        error = max(error, verify(model, made, example, structure.trace, structure.grouping, kept))
+    if error == 0 and not _answers(model, example):
         warn(
             "the smaller model could not be verified: on random input all outputs of the original are zeros, as are "
             "its own. Does the model answer to your example? Has it been trained?",

@@ -11,23 +11,22 @@ import math
 import torch
 from torch import Tensor, nn
 
-from slimilar.utils.modules import copy_with, named_parameters
+from slimilar.utils.modules import named_parameters
 
 
-def without_zero_weights(model: nn.Module) -> nn.Module | None:
-    """Return a copy of a model with random numbers in place of weights that are zero throughout; None if none is.
+def random_for_zeros(model: nn.Module) -> dict[str, Tensor]:
+    """Return random numbers for the weights of a model that are zero throughout, by name.
 
-    Biases that are zero hide nothing, and stay.
+    Biases that are zero hide nothing, and are left out.
 
     >>> net = nn.Sequential(nn.Linear(3, 8), nn.Linear(8, 2))
     >>> _ = nn.init.zeros_(net[1].weight)
-    >>> bool(without_zero_weights(net)[1].weight.all()), without_zero_weights(net[:1])
-    (True, None)
+    >>> list(random_for_zeros(net))
+    ['1.weight']
     """
     weights = {n: t for n, t in named_parameters(model).items() if "bias" not in n.rpartition(".")[2]}
     generator = torch.Generator().manual_seed(0)
-    random = {name: _random_like(t, generator) for name, t in weights.items() if _is_zero(t)}
-    return copy_with(model, random) if random else None
+    return {name: _random_like(t, generator) for name, t in weights.items() if _is_zero(t)}
 
 
 def _is_zero(t: Tensor) -> bool:
