@@ -41,7 +41,7 @@ _HOW = "Random weights; FLOPs cut to 60 % where possible (residual: inner, else 
 _NOTES = (
     "With calibration: an example of one image, 8 random images of the smallest size that is taken (16 in rows that",
     "give no number), verified after reconstruction; kernels of networks with up to 2 million parameters are fitted",
-    "as a whole, others channel by channel (form in the rows).",
+    "as a whole, others channel by channel (form in the rows). Detectors of ultralytics are wrapped in RawPredictions.",
     "On one machine that had other work, in the order of size, each tool by itself (--tasks, --seconds, --memory). The",
     f"limit is of processor time, with building, checking and the training step; {_MEMORY} GiB of memory at most.",
 )

@@ -28,6 +28,7 @@ from _zoo.rival import rival
 from _zoo.target import to_target
 from slimilar import analyze, count
 from slimilar.errors import SlimilarError
+from slimilar.models.detectors import RawPredictions, is_detector
 from slimilar.pipeline import apply
 from slimilar.planning.plan import Plan
 from slimilar.utils.pytree import arguments, tensors_in
@@ -120,8 +121,10 @@ def ours(entry: Architecture) -> dict[str, Any]:
 
 
 def calibrated(entry: Architecture) -> dict[str, Any]:
-    """Prune with images to calibrate on, verify, train one step."""
+    """Prune with images to calibrate on, verify, train one step; detectors as docs/detectors.md tells."""
     model, example = prepared(entry, smallest=True)
+    if entry.library == "ultralytics" and is_detector(model):
+        model = RawPredictions(model).eval()
     row, small = prune_calibrated(model, example)
     if small is not None:
         _train_step(small, example)

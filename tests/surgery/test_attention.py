@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
@@ -107,12 +108,109 @@ def test_heads_of_timms_attention_leave() -> None:
     assert result.error < 1e-4
 
 
-def test_heads_that_torch_ties_to_the_embedding_stay() -> None:
-    """nn.MultiheadAttention takes the width of a head from the width of its input."""
-    net = nn.TransformerEncoderLayer(12, 4, 16, batch_first=True).eval()
-    grouping = find_structure(net, X).grouping
-    assert [g.name for g in grouping.groups] == ["linear1"]
-    assert any(f.name == "self_attn" for f in grouping.frozen)
+class Encoder(nn.Module):
+    """A layer of torch's own transformer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.head = nn.TransformerEncoderLayer(24, 4, 16, batch_first=True), nn.Linear(24, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.layer(x))
+
+
+class Cross(nn.Module):
+    """Attention to another input of other length and width."""
+
+    def __init__(self, **options: int) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(24, 4, **options)
+        self.head = nn.Linear(24, 3)
+
+    def forward(self, x: Tensor, other: Tensor) -> Tensor:
+        return self.head(self.attention(x, other, other, need_weights=False)[0])
+
+
+class Attended(nn.Module):
+    """Attention without a stream around it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention, self.head = nn.MultiheadAttention(12, 2, batch_first=True), nn.Linear(12, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.attention(x, x, x)[0])
+
+
+TOKENS = torch.randn(1, 5, 24, generator=torch.Generator().manual_seed(1))
+OTHERS = torch.randn(7, 2, 24, generator=torch.Generator().manual_seed(2))
+
+
+@pytest.mark.parametrize("batch", [1, 2])
+def test_heads_of_torchs_attention_leave(batch: int, tmp_path: Path) -> None:
+    """By hand: a head that the projection does not read does not matter, whatever the masks are."""
+    torch.manual_seed(0)
+    net, x = Encoder().eval(), TOKENS.repeat(batch, 1, 1)
+    group = find_structure(net, x).grouping.groups[0]
+    assert (group.name, group.width) == ("layer.self_attn", 4)
+    small = slimilar.remove_channels(net, x, {"layer.self_attn": [7, 13]})  # channels take their heads along
+    attention = small.layer.self_attn
+    assert isinstance(attention, nn.MultiheadAttention)
+    assert (attention.num_heads, attention.head_dim, attention.embed_dim) == (2, 6, 24)
+    assert attention.in_proj_weight.shape == (36, 24)
+    with torch.no_grad():
+        net.layer.self_attn.out_proj.weight[:, 6:18] = 0
+        torch.testing.assert_close(small(x), net(x))
+        masks = {"attn_mask": torch.triu(torch.ones(5, 5, dtype=torch.bool), 1)}
+        masks["key_padding_mask"] = torch.tensor([[False, False, False, True, True]]).expand(batch, -1)
+        for options in (
+            {},
+            masks,
+            {"attn_mask": masks["attn_mask"], "is_causal": True, "need_weights": False},
+        ):
+            found = attention(x, x, x, **options)[0]
+            torch.testing.assert_close(found, net.layer.self_attn(x, x, x, **options)[0])
+        torch.testing.assert_close(attention(x[0], x[0], x[0])[0], net.layer.self_attn(x[0], x[0], x[0])[0])
+
+
+@pytest.mark.parametrize("options", [{}, {"kdim": 20, "vdim": 20}, {"bias": False}], ids=str)
+def test_heads_that_attend_to_another_input_leave(options: dict[str, int]) -> None:
+    torch.manual_seed(0)
+    net, other = Cross(**options).double().eval(), OTHERS[..., : options.get("kdim", 24)].double()
+    weight = "q_proj_weight" if "kdim" in options else "in_proj_weight"
+    names = {f"attention.{weight}", "attention.out_proj.weight"}
+    assert check_exact(net, (OTHERS[:5].double(), other), names) < 1e-9
+
+
+def test_attention_that_loses_outputs_runs_as_torch_runs_it_for_inference() -> None:
+    """Torch runs attention as one operator where no gradient is asked for; that one takes no other width."""
+    torch.manual_seed(0)
+    net = Attended().eval()
+    small = slimilar.remove_channels(net, X, {"attention.out_proj": [0, 5]})
+    with torch.no_grad():
+        net.head.weight[:, [0, 5]] = 0
+        torch.testing.assert_close(small(X), net(X))
+
+
+def test_torchs_attention_is_reconstructed_saved_and_trained(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    net, images = Encoder().eval(), torch.randn(32, 5, 24)
+    result = slimilar.prune(net, TOKENS, ratio=0.4, criterion="magnitude-l2", calibration=images)
+    assert result.error is not None
+    assert result.error < 1e-4
+    assert result.model.layer.self_attn.num_heads == 3
+    file = slimilar.save(result, tmp_path / "small.safetensors")
+    loaded = slimilar.load(file, Encoder()).eval()
+    torch.testing.assert_close(loaded(TOKENS), result.model.eval()(TOKENS))
+    loaded.train()(TOKENS).sum().backward()
+    assert loaded.layer.self_attn.in_proj_weight.grad is not None
+
+
+def test_attention_with_a_key_of_its_own_keeps_its_heads() -> None:
+    for options in ({"add_bias_kv": True}, {"add_zero_attn": True}):
+        net = nn.MultiheadAttention(12, 4, **options).eval()
+        grouping = find_structure(net, (X.transpose(0, 1),) * 3).grouping
+        assert not grouping.groups
 
 
 class AsManyHeadsAsChannels(nn.Module):

@@ -132,25 +132,121 @@ def test_a_literal_width_keeps_all_units() -> None:
     assert {"hidden", "head"} == {f.name for f in grouping.frozen}
 
 
+class Projected(nn.Module):
+    """An LSTM whose state is projected onto fewer channels."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__()
+        both = 2 if options.get("bidirectional") else 1
+        self.hidden, self.head = nn.LSTM(6, 12, proj_size=5, **options), nn.Linear(5 * both, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.hidden(x)[0])
+
+
+@pytest.mark.filterwarnings("ignore:LSTM with projections")
+@pytest.mark.parametrize("options", [{}, {"num_layers": 2, "bidirectional": True}], ids=str)
+def test_a_projected_state_and_what_is_projected_leave_exactly(options: dict[str, Any]) -> None:
+    torch.manual_seed(0)
+    net, names = Projected(**options).double().eval(), {"hidden.weight_hh_l0", "hidden.weight_hr_l0"}
+    assert check_exact(net, X.double(), names) < 1e-9
+    least = slimilar.prune(net, X.double(), ratio=0.95, criterion="magnitude-l2", reconstruction="none").model
+    assert least.hidden.hidden_size > least.hidden.proj_size  # else torch would not project
+
+
+class ConvLSTMCell(nn.Module):
+    """Convolutions instead of products; the state is put beside the input, and starts as zeros of a method."""
+
+    def __init__(self, read: int, width: int) -> None:
+        super().__init__()
+        self.width, self.gates = width, nn.Conv2d(read + width, 4 * width, 3, padding=1)
+
+    def start(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        zeros = torch.zeros(len(x), self.width, *x.shape[3:], dtype=x.dtype)
+        return zeros, zeros
+
+    def forward(self, x: Tensor, state: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        i, f, o, g = self.gates(torch.cat([x, state[0]], 1)).split(self.width, 1)
+        cell = f.sigmoid() * state[1] + i.sigmoid() * g.tanh()
+        return o.sigmoid() * cell.tanh(), cell
+
+
 class ConvLSTM(nn.Module):
-    """Convolutions instead of products; the cell holds the width of its state, which is put beside the input."""
+    """Two cells; the second reads what the first writes."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.width, self.gates, self.head = 8, nn.Conv2d(3 + 8, 4 * 8, 3, padding=1), nn.Conv2d(8, 2, 1)
+        self.stem, self.head = nn.Conv2d(3, 5, 1), nn.Conv2d(6, 2, 1)
+        self.first, self.second = ConvLSTMCell(5, 8), ConvLSTMCell(8, 6)
 
     def forward(self, x: Tensor) -> Tensor:
-        hidden = cell = x.new_zeros(len(x), self.width, *x.shape[3:])
+        one, two = self.first.start(x), self.second.start(x)
         for t in range(x.shape[1]):
-            i, f, o, g = self.gates(torch.cat([x[:, t], hidden], 1)).split(self.width, 1)
-            cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
-            hidden = o.sigmoid() * cell.tanh()
-        return self.head(hidden)
+            one = self.first(self.stem(x[:, t]).relu(), one)
+            two = self.second(one[0], two)
+        return self.head(two[0])
 
 
-def test_states_that_stay_are_named() -> None:
-    projected = nn.Sequential(nn.LSTM(6, 8, proj_size=5))
-    for net, example, layer in ((projected, X, "0"), (ConvLSTM(), torch.randn(2, 3, 3, 4, 4), "gates")):
-        grouping = find_structure(net.eval(), example, "joint").grouping
-        assert not grouping.groups
-        assert {f.name: f.width > 1 and bool(str(f.reason)) for f in grouping.frozen}[layer]
+class ConvGRU(nn.Module):
+    """Two layers read the state; the code makes the zeros."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.width, self.head = 8, nn.Conv2d(8, 2, 1)
+        self.gates, self.new = nn.Conv2d(11, 16, 3, padding=1), nn.Conv2d(11, 8, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        state = x.new_zeros(len(x), self.width, *x.shape[3:])
+        for t in range(x.shape[1]):
+            reset, update = self.gates(torch.cat([x[:, t], state], 1)).sigmoid().chunk(2, 1)
+            new = self.new(torch.cat([x[:, t], reset * state], 1)).tanh()
+            state = torch.lerp(state, new, update)
+        return self.head(state)
+
+
+FRAMES = torch.randn(2, 3, 3, 4, 4, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.mark.parametrize(
+    ("make", "names"), [(ConvLSTM, {"stem", "first.gates", "second.gates"}), (ConvGRU, {"gates"})]
+)
+def test_states_beside_the_input_leave_exactly(make: Callable[[], nn.Module], names: set[str]) -> None:
+    torch.manual_seed(0)
+    assert check_exact(make().double().eval(), FRAMES.double(), names) < 1e-9
+
+
+def test_a_convolutional_state_by_hand_and_with_images() -> None:
+    """Units that neither the gates nor the next cell reads do not matter, whatever their gates compute."""
+    torch.manual_seed(0)
+    net, deaf, gone = ConvLSTM().eval(), ConvLSTM().eval(), [0, 3, 7]
+    small = slimilar.remove_channels(net, FRAMES, {"first.gates": gone})
+    assert (small.first.width, small.second.width, small.first.gates.out_channels) == (5, 6, 20)
+    deaf.load_state_dict(net.state_dict())
+    with torch.no_grad():
+        deaf.first.gates.weight[:, [5 + u for u in gone]] = 0
+        deaf.second.gates.weight[:, gone] = 0
+    torch.testing.assert_close(small(FRAMES), deaf(FRAMES))
+    images = torch.randn(32, 3, 3, 4, 4)
+    result = slimilar.prune(net, FRAMES, ratio=0.4, criterion="magnitude-l2", calibration=images)
+    assert result.error is not None
+    assert result.error < 1e-4
+
+
+class Bare(nn.Module):
+    """Weights without layers of their own, of different widths."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b, self.c = (nn.Parameter(torch.randn(s)) for s in ((9, 6), (12, 9), (3, 12)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x @ self.a.T).relu() @ self.b.T @ self.c.T
+
+
+def test_groups_of_one_module_have_names_of_their_own() -> None:
+    torch.manual_seed(0)
+    net = nn.Sequential(Bare()).eval()
+    result = slimilar.prune(net, X, ratio=0.5, criterion="magnitude-l2", reconstruction="none", round_to=1)
+    assert result.cut.widths == {"0.a": 5, "0.b": 6}
+    strong = net[0].b.detach().norm(dim=1).topk(6).indices.sort().values
+    assert result.cut.kept["0.b"] == tuple(strong.tolist())

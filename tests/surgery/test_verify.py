@@ -123,3 +123,29 @@ def test_a_reader_that_did_not_run_is_refused(consumer):
     plan = slimilar.analyze(model, TOKENS, criterion="magnitude-l1")
     with pytest.raises(VerificationError, match="did not run on random input; at fault: group wide"):
         apply(model, TOKENS, plan, plan.at(ratio=0.5), reconstruction="none")
+
+
+class Chaotic(nn.Module):
+    """Rounding grows until it decides; the code makes a grid of float32, whatever the model is converted to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Conv2d(3, 64, 3, padding=1), nn.Conv2d(64, 4, 3, padding=1)
+
+    def forward(self, x):
+        line = torch.arange(x.shape[-1]).float() / x.shape[-1]
+        grid = torch.stack(torch.meshgrid(line, line, indexing="ij"), -1).expand(len(x), -1, -1, -1)
+        y = nn.functional.grid_sample(self.b(self.a(x)), grid, align_corners=False).sigmoid()
+        for _ in range(22):
+            y = 3.9 * y * (1 - y)
+        return y
+
+
+@pytest.mark.parametrize("images", [None, torch.randn(32, 3, 8, 8)])
+def test_rounding_is_decided_in_float64_also_where_the_code_asks_for_float32(images):
+    torch.manual_seed(0)
+    net, x = Chaotic().eval(), torch.randn(2, 3, 8, 8)
+    result = slimilar.prune(net, x, ratio=0.5, criterion="magnitude-l2", calibration=images)
+    assert result.error < 1e-6
+    halved = (result.model(x) - slimilar.remove_channels(net, x, {"a": []})(x)).abs().max()
+    assert halved > 1e-4  # it is another network

@@ -26,6 +26,7 @@ from slimilar.graph.other_batch import as_numbered_in, grows, summed_units
 from slimilar.graph.records import Op, Trace
 from slimilar.graph.structure import Structure
 from slimilar.graph.tracing import trace
+from slimilar.models.detectors import is_detector
 from slimilar.utils.modules import named_tensors
 from slimilar.utils.precision import working_dtype
 from slimilar.utils.pytree import PLACE, Example, arguments, map_tensors, tensors_in
@@ -192,7 +193,8 @@ def _traced(model: nn.Module, example: Example, structure: Structure, size: int)
     original = structure.trace
     if not original.meta:
         raise NotReplayable(
-            "it looks at values on the way, or has an operator that does not run on shapes alone"
+            "it looks at values on the way, or has an operator that does not run on shapes alone: "
+            f"{original.why_values}{_advice(model)}"
         )
     if size == batch_of(example):
         return original
@@ -201,7 +203,7 @@ def _traced(model: nn.Module, example: Example, structure: Structure, size: int)
     except Exception as error:  # whatever the user's code raises on another batch size
         cause = error.__cause__ or error
         lines = str(cause).strip().splitlines() or [type(cause).__name__]
-        raise NotReplayable(f"on a batch of {size} it raised: {lines[0]}") from error
+        raise NotReplayable(f"on a batch of {size} it raised: {lines[0]}{_advice(model)}") from error
     if not found.meta or not grows(original, found, size):
         raise NotReplayable(f"on a batch of {size} it does not give {size} outputs")
     numbered = as_numbered_in(original, found)
@@ -210,6 +212,15 @@ def _traced(model: nn.Module, example: Example, structure: Structure, size: int)
     if summed_units(original, structure.grouping) != summed_units(numbered, structure.grouping):
         raise NotReplayable(f"on a batch of {size} its channels are read by other operators")
     return numbered
+
+
+def _advice(model: nn.Module) -> str:
+    """Return what to do about a model that is known not to be replayable as a whole."""
+    if not is_detector(model):
+        return ""
+    return (
+        "; its head decodes boxes in Python, so pass slimilar.models.detectors.RawPredictions(model) instead"
+    )
 
 
 def _check_same_operators(a: Program, b: Program) -> None:

@@ -23,9 +23,7 @@ def filter_members(group: ChannelGroup) -> list[Member]:
     >>> [(m.tensor, m.axis) for m in filter_members(plan.groups[0])]
     [('0.weight', 0)]
     """
-    names = {f"{producer}.weight" for producer in group.producers}
-    read = {(r.weight, r.weight_axis) for r in group.consumers}
-    return [m for m in group.members if m.tensor in names and (m.tensor, m.axis) not in read]
+    return list(group.filters)
 
 
 def is_scale(member: Member, group: ChannelGroup) -> bool:

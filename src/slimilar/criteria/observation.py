@@ -91,7 +91,7 @@ class Observation:
     def fisher_of(self, consumer: ConsumerLayer) -> Tensor:
         """Return the Fisher information of a consumer's outputs; ones where it is not known."""
         weight = self.tensors[consumer.weight]
-        outputs, found = weight.shape[0], self.fisher.get(consumer.op)
+        outputs, found = weight.movedim(consumer.weight_axis, 1).shape[0], self.fisher.get(consumer.op)
         return exact(weight.new_ones(outputs)) if found is None or len(found) != outputs else found
 
     def kernels(self, consumer: ConsumerLayer) -> Tensor:

@@ -139,6 +139,13 @@ class Coupling:
         """Return the axes of parameters and buffers that hold channels of a group."""
         return tuple(Member(a.tensor, a.axis, units) for a, units in self._axes.get(g, ()))
 
+    def written_axes_of(self, g: int) -> list[tuple[str, int]]:
+        """Return the axes of parameters by which the channels of a group are written, in order."""
+        found: dict[int, None] = {}
+        for write, units in self._writes[g]:
+            found |= dict.fromkeys(np.unique(self._home[0, write.atoms[units >= 0]]).tolist())
+        return [(self.trace.axes[a].tensor, self.trace.axes[a].axis) for a in found]
+
     def consumers_of(self, g: int) -> tuple[Consumer, ...]:
         """Return the operators that sum over a group's channels."""
         return tuple(self._consumer(read, units) for read, units in self._reads.get(g, ()))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -30,9 +32,18 @@ def find_groups(trace: Trace, residual: Residual) -> Grouping:
         ChannelGroup(coupling, g, {u: r.text for u, r in why.items()}, bool(summed[units].any()))
         for g, (units, why) in enumerate(chosen)
     )
+    _tell_apart(groups)
     listed = {*(f.name for f in frozen), *(name for g in groups for name in g.producers)}
     others = (*_fixed_weights(trace, listed), *_not_run(trace))
     return Grouping(groups, (*frozen, *others), unit_of, tuple(offsets), count)
+
+
+def _tell_apart(groups: Sequence[ChannelGroup]) -> None:
+    """Name groups of one module by the weights that write them: plans know groups by their names."""
+    modules = Counter(group.name for group in groups)
+    for group in groups:
+        if modules[group.name] > 1:
+            group.name = group.filters[0].tensor
 
 
 def _fixed_weights(trace: Trace, listed: set[str]) -> tuple[Frozen, ...]:

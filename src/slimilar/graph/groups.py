@@ -88,6 +88,12 @@ class ChannelGroup:
         return self._coupling.members_of(self._number)
 
     @cached_property
+    def filters(self) -> tuple[Member, ...]:
+        """The members that write the group's channels, in the order of their producers."""
+        axes = self._coupling.written_axes_of(self._number)
+        return tuple(m for axis in axes for m in self.members if (m.tensor, m.axis) == axis)
+
+    @cached_property
     def consumers(self) -> tuple[Consumer, ...]:
         """The operators that sum over the group's channels."""
         return self._coupling.consumers_of(self._number)

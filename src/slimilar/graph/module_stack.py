@@ -22,8 +22,12 @@ class ModuleStack:
         self._places: dict[str, str] = {}
 
     def here(self, operator: str) -> tuple[str, str, int]:
-        """Return the module that runs, its place in the code, and how often it has called an operator before."""
+        """Return the module that runs, its place in the code, and how often it has called an operator before.
+
+        A linear layer views its input by one operator or another, as the batch size has it: they are counted as one.
+        """
         turns, module = self._turns[-1], self._stack[-1]
+        operator = "aten.view" if operator == "aten._unsafe_view" else operator
         turns[operator] = turn = turns.get(operator, -1) + 1
         place = self._places.get(module)
         if place is None:

@@ -134,11 +134,12 @@ class Recorder(TorchDispatchMode):
         zeros = rules.maker_of_zeros(call) if uniform else None
         if uniform and any(out.numel() for out in call.outs):
             self.values.any_uniform = True
+        parts = rules.zero_parts(call) if self.values.any_uniform else ()
         pairs = zip(call.outs, labels, strict=True)
         store = self.values.store
         return tuple(
             [
-                store(out, Value(tuple(out.shape), found, None, dynamic, uniform, zeros))
+                store(out, Value(tuple(out.shape), found, None, dynamic, uniform, zeros, parts))
                 for out, found in pairs
             ]
         )

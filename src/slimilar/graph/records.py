@@ -16,6 +16,16 @@ from slimilar.graph.reasons import FreezeKind, Reason
 from slimilar.utils.pytree import PLACE
 
 
+@dataclass(frozen=True)
+class ZeroPart:
+    """Positions of a concatenated tensor that are zeros, and the module that made these."""
+
+    axis: int
+    start: int
+    stop: int
+    zeros_of: str
+
+
 @dataclass(frozen=True, eq=False)
 class Value:
     """One tensor of the forward pass."""
@@ -27,6 +37,7 @@ class Value:
     uniform: bool  # one number everywhere, such as torch.ones(...)
     # The module that made it, if this number is zero: the first state of a recurrent layer.
     zeros_of: str | None = None
+    zero_parts: tuple[ZeroPart, ...] = ()  # such zeros among what it was concatenated from
 
 
 @dataclass(frozen=True, eq=False)
@@ -236,6 +247,7 @@ class Trace:
     fixed_writes: tuple[FixedWrite, ...] = ()
     weight_norms: tuple[WeightNorm, ...] = ()
     not_run: tuple[NotRun, ...] = ()
+    why_values: str = ""  # what shapes alone raised, where they were not enough
 
     @property
     def summing(self) -> tuple[Read | Reduction, ...]:

@@ -7,6 +7,8 @@ parts of it only run in training, these are run too.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import nn
 
@@ -39,7 +41,7 @@ def trace(model: nn.Module, example: Example, assumptions: Assumptions | None = 
     except Exception as shapes_only:
         if any(t.is_meta for t in model.parameters()):
             raise TraceError(_rejected(example, shapes_only)) from shapes_only
-        return _trace_on_values(model, example, assumptions)
+        return replace(_trace_on_values(model, example, assumptions), why_values=_first_line(shapes_only))
 
 
 def _trace(model: nn.Module, example: Example, assumptions: Assumptions, meta: bool) -> Trace:
@@ -96,9 +98,12 @@ def _rejected(example: Example, error: Exception) -> str:
     args, kwargs = arguments(example)
     shapes = [tuple(t.shape) for t in tensors_in((args, kwargs))]
     given = f"shapes {shapes}" if shapes else "no tensor"
-    lines = str(error).strip().splitlines()
     return (
         f"the model must run on its example input, but on {given} its forward raised "
-        f"{type(error).__name__}: {lines[0] if lines else ''} "
+        f"{type(error).__name__}: {_first_line(error)} "
         "(pass an example of the shape that the model takes)"
     )
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), "")

@@ -55,9 +55,13 @@ class Values:
         self.known[self.index(tensor)] = Value(old.shape, labels, old.name, old.dynamic, False)
 
     def rename(self, tensor: Tensor, copy: Tensor) -> None:
-        """Let a copy be the parameter or buffer that a tensor is."""
+        """Let a copy be the parameter or buffer that a tensor is, or the one number that it is known to be."""
         if id(tensor) in self._names:
             self._names[id(copy)] = self._names[id(tensor)]
+        known = self._numbers.get(id(tensor))
+        if known is not None and self.known[known[1]].uniform and id(copy) not in self._numbers:
+            self.memory.add(copy)
+            self._numbers[id(copy)] = (copy, known[1])
 
     def _meet(self, tensor: Tensor) -> int:
         name, shape = self._names.get(id(tensor)), tuple(tensor.shape)

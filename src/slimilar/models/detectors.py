@@ -26,8 +26,7 @@ class RawPredictions(nn.Module):
 
     def __init__(self, detector: nn.Module) -> None:
         super().__init__()
-        layers = getattr(detector, "model", None)
-        if not isinstance(layers, nn.Sequential) or not hasattr(layers[-1], "stride"):
+        if not is_detector(detector):
             raise InvalidInput(
                 "detector must be the module of an ultralytics network with a head for boxes, as YOLO(...).model, got "
                 f"{type(detector).__name__}"
@@ -56,6 +55,13 @@ class RawPredictions(nn.Module):
                 block.c = block.cv1.conv.out_channels // 2
         found: nn.Module = detector
         return found
+
+
+def is_detector(model: nn.Module) -> bool:
+    """Tell whether a module is one of an ultralytics network with a head for boxes."""
+    layers = getattr(model, "model", None)
+    last = layers[-1] if isinstance(layers, nn.Sequential) and len(layers) else None
+    return isinstance(getattr(last, "stride", None), Tensor)  # of its anchors; a convolution's is a tuple
 
 
 def _predictions(found: Any) -> Iterator[Tensor]:

@@ -24,7 +24,7 @@ from slimilar.reconstruction.apply import SUBSTITUTES, Amended, bias_cost, settl
 from slimilar.reconstruction.methods import Reconstruction, reconstruction_method
 from slimilar.reconstruction.verify import verify_reconstruction
 from slimilar.result import Result
-from slimilar.surgery.fault import verify_rewrite
+from slimilar.surgery.fault import verify_behind_zeros, verify_rewrite
 from slimilar.surgery.history import remember
 from slimilar.surgery.rewrite import operate, surgery
 from slimilar.utils.devices import peak_memory
@@ -138,10 +138,11 @@ def _reconstructed(
 
 def _verify_reconstructed(model: nn.Module, example: Example, structure: Structure, made: Amended) -> float:
     """Compare the model that is returned with the program of the reconstructed network."""
+    kept = made.cut.mask
     try:
-        return verify_reconstruction(made.program, structure.grouping, made.network, made.model, example)
+        error = verify_reconstruction(made.program, structure.grouping, made.network, made.model, example)
+        return verify_behind_zeros(model, None, example, structure, kept, error)
     except Exception:
-        kept = made.cut.mask
         plain = operate(model, surgery(structure.trace, structure.grouping, kept))
         verify_rewrite(model, plain, example, structure, kept)  # names the group if the rewrite is at fault
         raise

@@ -8,6 +8,7 @@ import numpy as np
 from torch import nn
 
 from slimilar.errors import InvalidInput
+from slimilar.graph.records import Trace, Write
 from slimilar.graph.structure import Structure
 from slimilar.pipeline.checks import check_inputs
 from slimilar.surgery.branches import with_branches, without_branches
@@ -57,8 +58,8 @@ def remove_channels(
 
 def _mark(model: nn.Module, structure: Structure, name: str, wanted: Sequence[int], mask: Kept) -> None:
     """Mark the units behind some output channels of a layer as removed."""
-    producers = {structure.trace.ops[w.op].module: w for w in reversed(structure.trace.writes)}
-    layer = choose(name, [n for n, _ in model.named_modules() if n], "layer")
+    producers = _producers(structure.trace)
+    layer = choose(name, [n for n in {**dict(model.named_modules()), **producers} if n], "layer")
     if layer not in producers:
         raise InvalidInput(
             f"channels can be removed from a layer that writes them (convolution, linear), got {layer!r}, "
@@ -69,26 +70,39 @@ def _mark(model: nn.Module, structure: Structure, name: str, wanted: Sequence[in
         if not 0 <= channel < len(units):
             raise InvalidInput(f"channels of {layer} must be from 0 to {len(units) - 1}, got {channel}")
         unit = int(units[channel])
-        reason = _why_fixed(structure, layer, unit)
+        reason = _why_fixed(structure, layer, producers[layer], unit)
         if reason:
             raise InvalidInput(f"channel {channel} of {layer} has to stay: {reason}")
         mask[unit] = False
 
 
-def _why_fixed(structure: Structure, layer: str, unit: int) -> str | None:
+def _producers(trace: Trace) -> dict[str, Write]:
+    """Return what writes channels by the name of the module that runs, of the weight, and of the module that holds it.
+
+    A module that writes several times is known by the first; the others have their weights' names.
+    """
+    first = np.array([axis.first for axis in trace.axes])
+    found: dict[str, Write] = {}
+    for write in reversed(trace.writes):
+        atom = int(write.atoms.max())
+        weight = trace.axes[int(np.searchsorted(first, atom, side="right")) - 1].tensor
+        for name in (weight, weight.rpartition(".")[0], trace.ops[write.op].module):
+            found[name] = write
+    return found
+
+
+def _why_fixed(structure: Structure, layer: str, write: Write, unit: int) -> str | None:
     grouping = structure.grouping
     if unit < 0:
         reasons = [f.reason for f in grouping.frozen if f.name == layer]
-        return reasons[0] if reasons else _reason_of(structure, layer)
+        return reasons[0] if reasons else _reason_of(structure.trace, write)
     g = int(np.searchsorted(grouping.offsets, unit, side="right")) - 1
     return grouping.groups[g].fixed.get(unit - grouping.offsets[g])
 
 
-def _reason_of(structure: Structure, layer: str) -> str:
-    """Return why the channels of a layer that is not named in `frozen` itself have to stay."""
-    found = structure.trace
+def _reason_of(found: Trace, write: Write) -> str:
+    """Return why channels of a layer that is not named in `frozen` itself have to stay."""
     label = found.together
-    write = next(w for w in found.writes if found.ops[w.op].module == layer)
     mine = set(label[write.atoms[write.atoms >= 0]].tolist())
     for freeze in found.freezes:
         if mine & set(label[freeze.atoms].tolist()):

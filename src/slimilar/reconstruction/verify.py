@@ -17,7 +17,7 @@ from slimilar.surgery.other_inputs import random_like
 from slimilar.surgery.rewrite import Kept, atoms_kept
 from slimilar.surgery.verify import difference, plain_outputs
 from slimilar.utils.modules import copy_with, named_tensors
-from slimilar.utils.precision import exact_device
+from slimilar.utils.precision import MinimumPrecision, exact_device
 from slimilar.utils.pytree import Example, arguments, tensors_in
 
 Masks = Mapping[int, list[tuple[int, int, Tensor]]]  # operator -> value, axis, positions
@@ -37,8 +37,9 @@ def verify_reconstruction(
     if not error < 1e-4:
         sure = program.moved(exact_device(program.device), torch.float64)
         try:
-            error = _error(sure, grouping, network, small, example)
-        except Exception as raised:  # code that makes float32 numbers of its own
+            with MinimumPrecision(torch.float64):
+                error = _error(sure, grouping, network, small, example)
+        except Exception as raised:  # code that calls a library by a type of its own
             raise VerificationError(
                 f"in float32 the smaller model differs by {error:.2g} of the largest value from the network with "
                 "reconstructed weights; whether that is rounding float64 would tell, but there the model raised: "

@@ -16,6 +16,7 @@ from slimilar.graph.records import Trace, WeightNorm
 from slimilar.surgery.branches import norm_behind
 from slimilar.surgery.channel_selection import select_from
 from slimilar.surgery.module_sizes import describe, recompute_weights, set_number
+from slimilar.surgery.narrow_attention import narrow
 from slimilar.surgery.removed_branches import Stand, replace_branches
 from slimilar.utils.modules import copy_with, named_modules, named_tensors, on_meta
 from slimilar.utils.spectral_norms import keep_sigma
@@ -193,6 +194,7 @@ def update_sizes(small: nn.Module, surgery: Surgery) -> None:
         small.eval()  # looking at a weight under spectral_norm changes it in training
     for part in parts:
         recompute_weights(part)
+        narrow(part)
         describe(part)
     for part in training:
         vars(part)["training"] = True

@@ -29,6 +29,7 @@ from slimilar.surgery.other_inputs import (
 from slimilar.surgery.rewrite import Kept
 from slimilar.surgery.training_step import check_training_step
 from slimilar.utils.modules import copy_with, eval_view, named_modules, named_parameters
+from slimilar.utils.precision import MinimumPrecision
 from slimilar.utils.pytree import Example, arguments, tensors_in
 
 _EQUAL = 1e-4  # of the largest value: a larger difference in float32 is decided in float64
@@ -72,6 +73,18 @@ def _errors(
     original = eval_view(model)
     if dtype is not None:
         original, small = copy_with(original, {}).to(dtype), copy_with(small, {}).to(dtype)
+    with nullcontext() if dtype is None else MinimumPrecision(dtype):
+        return _errors_on_all(original, small, example, trace, masks, dtype)
+
+
+def _errors_on_all(
+    original: nn.Module,
+    small: nn.Module,
+    example: Example,
+    trace: Trace,
+    masks: Masks,
+    dtype: torch.dtype | None,
+) -> dict[str, float]:
     inputs = random_like(example, dtype, next(iter(small.parameters())).device)
     base, errors = _first_error(original, small, inputs, trace, masks)
     shrunk = base is not inputs

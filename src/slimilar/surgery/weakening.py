@@ -53,12 +53,20 @@ def _unweakened(structure: Structure, op: Op) -> set[Signature]:
     view that the channels of an operator come from is read anew, and with it all that are alike: keys and values.
     """
     views, mine = _regroupings(structure, op), _units(structure, op)
-    shapes = {
-        _shapes(structure, o)
-        for o in structure.trace.ops
-        if o.signature in views and mine & _units(structure, o)
-    }
+    reaching = [o for o in structure.trace.ops if o.signature in views and mine & _units(structure, o)]
+    shapes = {_shapes(structure, o) for o in _last_divisions(structure, reaching)}
     return {s for s, found in views.items() if found in shapes and not structure.assumptions.levels.get(s, 0)}
+
+
+def _last_divisions(structure: Structure, views: list[Op]) -> list[Op]:
+    """Leave out views whose parts are divided again: into queries, keys and values first, and these into heads."""
+    taken = [_atoms(structure, view) for view in views]
+    return [v for v, mine in zip(views, taken, strict=True) if not any(other < mine for other in taken)]
+
+
+def _atoms(structure: Structure, op: Op) -> set[int]:
+    labels = (structure.trace.values[i].labels for i in op.inputs)
+    return {atom for factors in labels for factor in factors for atom in factor.reshape(-1).tolist()}
 
 
 def _regroupings(structure: Structure, op: Op) -> dict[Signature, tuple[Shape, Shape]]:

@@ -24,6 +24,7 @@ from slimilar.graph.rules.run import (
     maker_of_zeros,
 )
 from slimilar.graph.rules.spatial import reduction
+from slimilar.graph.rules.state import zero_parts
 from slimilar.graph.rules.table import RULES, Call, Context
 
 # operators behind whose rule stands an assumption that can be given up step by step
@@ -47,4 +48,5 @@ __all__ = [
     "LEVELLED", "MOVING", "RULES", "SIZED", "Call", "Context", "apply", "batch_norm", "contraction", "convolution",
     "elementwise", "group_norm", "held_integers", "is_depthwise", "is_frozen_norm", "is_pointwise", "is_uniform",
     "is_widthless", "layer_norm", "maker_of_zeros", "note_frozen_norm", "reduction", "view", "viewed",
+    "zero_parts",
 ]  # fmt: skip

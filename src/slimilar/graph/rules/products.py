@@ -11,7 +11,7 @@ from slimilar.graph.labels import NONE, Labels, align, axes_of, on_axis
 from slimilar.graph.reasons import fixed_size, mixes, unknown
 from slimilar.graph.records import FixedWrite, Integer, Read, Reduction, Write
 from slimilar.graph.rules.elementwise import combine
-from slimilar.graph.rules.state import hold_state
+from slimilar.graph.rules.state import hold_projected, hold_state, with_state
 from slimilar.graph.rules.table import Call, along_axis, along_channels, rule
 from slimilar.utils.spectral_norms import is_spectral
 
@@ -29,13 +29,16 @@ def read(
     policy: LabelPolicy, call: Call, x: Tensor, axis: int, vector: Tensor | None, weight: Tensor | None
 ) -> None:
     """Note that `vector` is summed over with `weight`; whichever is missing is fixed, unless zeros are read."""
+    if weight is not None:
+        vector = with_state(policy, call, x, axis, vector, weight)
     if vector is not None and weight is not None:
         policy.tie(vector, weight)
+        hold_projected(policy, call, weight)
         policy.note(Read(call.op, call.index(x), axis % x.ndim, vector.numpy(), weight.numpy()))
     elif vector is not None:
         policy.freeze((vector,), fixed_size(f"operator {call.name} reads channels by a weight of fixed size"))
-    elif weight is not None and call.value(x).zeros_of is not None:
-        hold_state(policy, call, x, axis, weight)
+    elif weight is not None and (zeros_of := call.value(x).zeros_of) is not None:
+        hold_state(policy, call, zeros_of, weight)
     elif weight is not None:
         policy.freeze((weight,), fixed_size("reads channels that are fixed"))
 

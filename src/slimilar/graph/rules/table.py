@@ -226,8 +226,14 @@ def shrinking_axis(call: Call, factor: Tensor) -> int | None:
     if len(axes) == 1:
         return axes[0]
     image = len(axes) > 2 and axes == tuple(range(1, factor.ndim))
-    ranked = sorted(axes, key=lambda a: (not image or a != 1, -factor.shape[a], -a))
+    ranked = sorted(axes, key=lambda a: (not image or a != 1, -_count_along(factor, a), -a))
     return ranked[call.level] if call.level < len(ranked) else None
+
+
+def _count_along(factor: Tensor, axis: int) -> int:
+    """Return the number of different labels along an axis: images that share it do not count."""
+    line = factor[tuple(slice(None) if a == axis else 0 for a in range(factor.ndim))]
+    return len(set(line.tolist()))
 
 
 def tie_modulo(policy: LabelPolicy, factor: Tensor, axis: int, period: int) -> None:
