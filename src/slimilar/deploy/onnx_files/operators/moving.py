@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from slimilar.deploy.onnx_files.operators.layers import torch_pads
 from slimilar.deploy.onnx_files.operators.table import Built, OnnxNode, Size, Unreadable, converter, layer
+from slimilar.deploy.onnx_files.reference import Array
 
 
 @converter("Reshape")
@@ -176,19 +178,58 @@ def _slice(
 
 @converter("Gather")
 def gather(node: OnnxNode) -> Built:
-    """Return fixed places along an axis."""
-    index = node.constant(1)
-    if index is None or index.value.ndim > 1 or index.more is not None:
-        raise Unreadable("indices of more than one axis or that follow the batch")
-    axis, places = node.settings.get("axis", 0), index.value.tolist()
-    if isinstance(places, int):
-        return layer(node, partial(torch.select, dim=axis, index=places), [0])
-    return layer(node, partial(_gather, axis=axis, places=places), [0])
+    """Return fixed places along an axis; their axes take the place of that axis."""
+    index, axis = node.constant(1), node.settings.get("axis", 0)
+    if index is None or index.more is not None or index.repeated:
+        raise Unreadable("indices that depend on the batch")
+    strided = _strided(node, index.value, index.stride, axis)
+    if strided is not None:
+        return layer(node, strided, [0])
+    if index.value.ndim == 0:
+        return layer(node, partial(torch.select, dim=axis, index=int(index.value)), [0])
+    places = index.value.reshape(-1).tolist()
+    if index.value.ndim == 1:
+        return layer(node, partial(_gather, axis=axis, places=places), [0])
+    return layer(node, partial(_gather_block, axis=axis, places=places, shape=index.value.shape), [0])
 
 
 def _gather(x: Tensor, axis: int, places: Sequence[int]) -> Tensor:
     index = torch.tensor([p % x.shape[axis] for p in places], device=x.device)
     return x.index_select(axis, index)
+
+
+def _gather_block(x: Tensor, axis: int, places: Sequence[int], shape: Sequence[int]) -> Tensor:
+    return _gather(x, axis, places).unflatten(axis, shape)
+
+
+def _strided(
+    node: OnnxNode, index: Array, stride: int | None, axis: int
+) -> Callable[[Tensor], Tensor] | None:
+    """Return a strided view of a flattened batch, as exporters write `as_strided`, or None if this is none.
+
+    Image i then has the places of the first one plus i times the numbers of an image.
+    """
+    x = node.tensor(0)
+    if x.ndim != 1 or axis != 0 or index.ndim == 0:
+        return None
+    if stride is None:
+        rows = index.reshape(len(index), -1)
+        stride = len(x) // node.batch
+        follows = rows[:1] + stride * np.arange(len(rows))[:, None]
+        if not node.fixed_batch or len(index) != node.batch or not np.array_equal(rows, follows):
+            return None
+    places = index[:1].reshape(-1)
+    if stride * node.batch != len(x) or places.min() < 0 or places.max() >= stride:
+        raise Unreadable("indices that mix the images of a batch")
+    whole = np.array_equal(places, np.arange(stride))
+    return partial(
+        _view_images, stride=stride, places=None if whole else places.tolist(), shape=index.shape[1:]
+    )
+
+
+def _view_images(x: Tensor, stride: int, places: Sequence[int] | None, shape: Sequence[int]) -> Tensor:
+    images = x.view(-1, stride)
+    return (images if places is None else _gather(images, 1, places)).reshape(-1, *shape)
 
 
 @converter("Pad")

@@ -22,12 +22,14 @@ class Unreadable(Exception):
 class OnnxConstant:
     """A value that the images do not change: its numbers for one image.
 
-    `more` is what each further image adds to it (sizes); `repeated` says that it is repeated for each image.
+    `more` is what each further image adds to it (sizes); `repeated` says that it is repeated for each image. With a
+    `stride` it is repeated too, and larger by that much for each further image (places in a flattened batch).
     """
 
     value: Array
     more: Array | None = None
     repeated: bool = False
+    stride: int | None = None
 
     @property
     def tensor(self) -> Tensor:
@@ -88,6 +90,8 @@ class OnnxNode:
         found = None if k is None else self.constant(k)
         if found is None or k is None:
             return None
+        if found.repeated or found.stride is not None:
+            raise Unreadable("sizes whose number depends on the batch")
         base = tuple(int(n) for n in np.atleast_1d(found.value))
         if found.more is None or not found.more.any():
             return Size(base, None, k)
@@ -163,6 +167,6 @@ def _operand(given: Tensor | OnnxConstant | None, numbers: bool) -> Tensor | flo
         return None
     if numbers and given.is_number:
         return float(given.value.reshape(()))
-    if given.more is not None and given.more.any():
+    if given.stride is not None or (given.more is not None and given.more.any()):
         raise Unreadable("a constant that depends on the batch")
     return given.tensor
