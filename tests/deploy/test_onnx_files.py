@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import onnx
@@ -241,6 +242,45 @@ def test_a_fixed_batch_stays_fixed(tmp_path):
     assert agrees(result.model, done.path, count=1)
 
 
+def windows(batch: int = 1, tokens: int | None = None) -> Any:
+    """Return a network on windows of 4 x 4 pixels, behind a token, in shapes that are made for a fixed batch."""
+    return model(
+        [
+            NODE("Conv", ["x", "w1"], ["c"], "first", pads=[1] * 4),
+            NODE("Relu", ["c"], ["r"]),
+            NODE("Reshape", ["r", "divided"], ["a"]),
+            NODE("Transpose", ["a"], ["b"], perm=[0, 2, 4, 3, 5, 1]),
+            NODE("Reshape", ["b", "tokens"], ["t"]),
+            NODE("MatMul", ["t", "w2"], ["h"], "hidden"),
+            NODE("Relu", ["h"], ["g"]),
+            NODE("MatMul", ["g", "w3"], ["o"], "out"),
+            NODE("Reshape", ["o", "joined"], ["z"]),
+            NODE("Concat", ["token", "z"], ["q"], axis=1),
+            NODE("ReduceMean", ["q"], ["y"], axes=[1], keepdims=0),
+        ],
+        {
+            "w1": weights(16, 3, 3, 3), "w2": weights(16, 32), "w3": weights(32, 5),
+            "divided": np.array([batch, 16, 4, 4, 4, 4]), "tokens": np.array([tokens or 16 * batch, 16, 16]),
+            "joined": np.array([batch, 256, 5]), "token": np.repeat(weights(1, 1, 5), batch, 0),
+        },
+        {"x": [batch, 3, 16, 16]},
+    )  # fmt: skip
+
+
+def test_a_batch_fixed_inside_of_shapes_is_opened_to_calibrate_and_stays_in_the_file(tmp_path):
+    made = windows()
+    result = pruned(saved(made, tmp_path / "a.onnx"), round_to=1)
+    done = export_onnx(result.model, tmp_path / "b.onnx", result.model.example)
+    after = onnx.load(done.path)
+    assert after.graph.input == made.graph.input
+    assert min(result.cut.widths["first"] / 16, result.cut.widths["hidden"] / 32) < 1
+    given = images(3)
+    with torch.no_grad():
+        wanted = result.model(given).numpy()
+    found = np.concatenate([answers(done.path, {"x": image[None].numpy()})[0] for image in given])
+    np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-4)
+
+
 def test_channels_last_and_several_outputs(tmp_path):
     made = classifier()
     made.graph.node.insert(0, NODE("Transpose", ["image"], ["x"], perm=[0, 3, 1, 2]))
@@ -381,6 +421,21 @@ def test_other_inputs_and_open_sizes_are_named(tmp_path):
     refused(file, r"3x\?x16")
     refused(file, "3 numbers", shape=(3, 16))
     assert slimilar.load_onnx(file, (3, 24, 16)).example.shape == (1, 3, 24, 16)
+
+
+def test_a_batch_that_cannot_be_opened_is_named(tmp_path):
+    refused(saved(windows(2), tmp_path / "a.onnx"), r"the operator Concat fixes the batch to 2")
+
+
+def test_files_too_large_for_one_piece(tmp_path, monkeypatch):
+    """External data counts as often as it is named: a small file must not fill the memory."""
+    file = tmp_path / "a.onnx"
+    onnx.save(classifier(), file, save_as_external_data=True, location="a.data", size_threshold=0)
+    made = onnx.load(file, load_external_data=False)
+    made.graph.initializer.extend(made.graph.initializer[0] for _ in range(200))
+    file.write_bytes(made.SerializeToString())
+    monkeypatch.setattr("slimilar.deploy.onnx_files.opening.LARGEST", 2**18)
+    refused(file, "smaller than 2 GiB")
 
 
 def test_a_difference_names_its_operator(tmp_path, monkeypatch):

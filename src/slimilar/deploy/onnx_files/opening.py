@@ -30,7 +30,8 @@ def open_file(path: str | Path) -> Any:
     onnx = require("onnx")
     file = Path(path).expanduser()
     if not file.is_file():  # a pipe would be waited for
-        raise InvalidInput(f"{file} must be an ONNX file, but there is no such file; check the path")
+        found = "is a folder" if file.is_dir() else "there is no such file"
+        raise InvalidInput(f"{file} must be an ONNX file, but {found}; check the path")
     model = _parsed(onnx, file)
     _check_external(onnx, file, model)
     try:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -11,7 +13,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from slimilar.deploy.onnx_files.operators.layers import torch_pads
-from slimilar.deploy.onnx_files.operators.table import Built, OnnxNode, Size, Unreadable, converter, layer
+from slimilar.deploy.onnx_files.operators.table import (
+    Built,
+    OnnxConstant,
+    OnnxNode,
+    Size,
+    Unreadable,
+    converter,
+    layer,
+)
 from slimilar.deploy.onnx_files.reference import Array
 
 
@@ -42,13 +52,32 @@ def _same_tail(before: Sequence[int], after: Sequence[int]) -> int:
 
 
 def _with_batch(node: OnnxNode, shape: Size) -> Size:
-    first = node.tensor(0).shape[0] == shape.base[0] == node.batch if shape.base else False
-    if not (node.fixed_batch and first):
+    """Let the axis of a fixed shape that holds the batch follow the number of images.
+
+    A reshape keeps the order of numbers: the batch stands behind as many of them after it as before. A file for one
+    image that cuts it into 64 windows has (1, 8, 7, 8, 7, 96) -> (64, 49, 96): now 64 for each image.
+    """
+    axis = node.batch_axis(0)
+    if axis is None or shape.more is not None:
         return shape
-    rest = len(shape.base) - 1
-    return Size(
-        (0, *shape.base[1:]), (1, *(shape.more or (0,) * rest)[-rest:]) if rest else (1,), shape.place
-    )
+    x = node.tensor(0).shape
+    after = _resolved(shape.base, x)
+    place = next((j for j in range(len(after)) if math.prod(after[:j]) == math.prod(x[:axis])), None)
+    if place is None or shape.base[place] < 1 or after[place] % node.batch:
+        return shape  # it follows by itself, or cannot
+    more = tuple(after[place] // node.batch if j == place else 0 for j in range(len(after)))
+    return Size(tuple(0 if m else n for n, m in zip(shape.base, more, strict=True)), more, shape.place)
+
+
+def _resolved(shape: Sequence[int], x: Sequence[int]) -> list[int]:
+    """Return a shape of ONNX with its numbers filled in: 0 stands for the axis of `x`, -1 for what is left.
+
+    >>> _resolved((0, -1, 4), (2, 6, 8))
+    [2, 12, 4]
+    """
+    copied = [x[j] if n == 0 else n for j, n in enumerate(shape)]
+    known = math.prod(n for n in copied if n > 0)
+    return [math.prod(x) // max(1, known) if n < 0 else n for n in copied]
 
 
 def _reshape(x: Tensor, shape: tuple[int, ...], tail: int) -> Tensor:
@@ -126,8 +155,17 @@ def _unsqueeze(x: Tensor, axes: Sequence[int]) -> Tensor:
 
 @converter("Concat")
 def concat(node: OnnxNode) -> Built:
-    """Return tensors behind each other."""
-    return layer(node, partial(_concat, axis=node.settings.get("axis", 1)), numbers=False)
+    """Return tensors behind each other; where a file is made for one image, constants are repeated for each."""
+    axis = node.settings.get("axis", 1)
+    computed = [k for k, x in enumerate(node.inputs) if isinstance(x, Tensor)]
+    if (
+        node.batch == 1
+        and all(node.batch_axis(k) == 0 for k in computed)
+        and axis % node.tensor(computed[0]).ndim
+    ):
+        inputs = [replace(x, repeated=True) if isinstance(x, OnnxConstant) else x for x in node.inputs]
+        node = replace(node, inputs=inputs)
+    return layer(node, partial(_concat, axis=axis), numbers=False)
 
 
 def _concat(*inputs: Tensor, axis: int) -> Tensor:

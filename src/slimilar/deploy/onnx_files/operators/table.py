@@ -53,6 +53,9 @@ class OnnxNode:
     outputs: int
     batch: int  # images in the sample
     fixed_batch: bool  # the file is made for that many and no others
+    shapes_doubled: Sequence[
+        Sequence[int] | None
+    ] = ()  # of the computed inputs for twice as many, if it is fixed
 
     def tensor(self, k: int) -> Tensor:
         """Return a computed input."""
@@ -60,6 +63,15 @@ class OnnxNode:
         if not isinstance(found, Tensor):
             raise Unreadable(f"a constant as input {k}")
         return found
+
+    def batch_axis(self, k: int) -> int | None:
+        """Return the axis of a computed input that grows with the batch, where the file fixes it; else None."""
+        twice = self.shapes_doubled[k] if self.fixed_batch else None
+        if twice is None:
+            return None
+        return next(
+            (a for a, (m, n) in enumerate(zip(self.tensor(k).shape, twice, strict=True)) if m != n), None
+        )
 
     def constant(self, k: int) -> OnnxConstant | None:
         """Return a constant input, or None if it is left out; it must not be computed."""
