@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 import onnxruntime
-from _onnx.round_trip import names, round_trip
+from _onnx.round_trip import names, network, round_trip
 from _results import RESULTS, opened
 
 from slimilar.utils import provenance
@@ -43,7 +43,7 @@ def main() -> None:
 
 
 def _tried(name: str, folder: Path) -> dict[str, str]:
-    outcome, _, reason = round_trip(name, folder).partition(": ")
+    outcome, _, reason = round_trip(*network(name), folder).partition(": ")
     return {"outcome": outcome, "reason": reason.replace(str(folder), "FOLDER")}
 
 

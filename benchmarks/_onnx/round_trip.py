@@ -6,6 +6,7 @@ from pathlib import Path
 
 import onnxruntime
 import torch
+from torch import Tensor, nn
 
 import slimilar
 from slimilar.deploy.onnx import export_onnx
@@ -25,18 +26,20 @@ def names() -> list[str]:
     return sorted(sizes, key=lambda name: (sizes[name], name))
 
 
-def round_trip(name: str, folder: Path) -> str:
-    """Return what became of a network with random weights: "pruned", or where it stopped and why."""
+def network(name: str) -> tuple[nn.Module, Tensor]:
+    """Return a classifier of torchvision with random weights, and an input of its size."""
     models = import_torchvision("torchvision.models")
     quiet = {"init_weights": False} if name in ("googlenet", "inception_v3") else {}
     torch.manual_seed(0)
     model = models.get_model(name, weights=None, **quiet).eval()
     for layer in model.modules():
-        if (
-            isinstance(layer, torch.nn.Linear) and not layer.weight.any()
-        ):  # the head of a transformer: no answer to compare
-            torch.nn.init.normal_(layer.weight, std=0.02)
-    example = torch.zeros(1, 3, *(2 * [299 if name == "inception_v3" else 224]))
+        if isinstance(layer, nn.Linear) and not layer.weight.any():
+            nn.init.normal_(layer.weight, std=0.02)  # the head of a transformer: no answer to compare
+    return model, torch.zeros(1, 3, *(2 * [299 if name == "inception_v3" else 224]))
+
+
+def round_trip(model: nn.Module, example: Tensor, folder: Path) -> str:
+    """Return what became of a network: "pruned", or where it stopped and why."""
     try:
         file = export_onnx(model, folder / "whole.onnx", example).path
     except SlimilarError as error:

@@ -1,4 +1,4 @@
-"""Every command that takes a model takes an ONNX file: a subprocess for the whole way, the program itself for each."""
+"""Commands on ONNX files; `tests/deploy/test_onnx_files.py` runs each in a process of its own."""
 
 from __future__ import annotations
 
@@ -95,20 +95,20 @@ def test_calibrated_on_photos_not_square(photos, tmp_path):
     assert scores.shape == (2, 5)
 
 
-def test_analyze_and_explore(square, tmp_path):
-    told = invoked("analyze", str(square), "--criterion", "magnitude-l1")
-    assert told["cost"]["flops"] > 0
-    page = tmp_path / "page.html"
-    told = invoked("explore", str(square), "--criterion", "magnitude-l1", "--no-open", "-o", str(page))
-    assert told["report"] == str(page)
-    assert "first" in page.read_text()  # the name of an operator of the file
-
-
-def test_bench_compares_files(square, tmp_path):
-    small = tmp_path / "small.onnx"
-    invoked("prune", str(square), "--flops", "0.6", "-o", str(small))
-    told = invoked("bench", str(square), str(small), "--engine", "onnxruntime", "--seconds", "0.2")
-    assert str(small) in json.dumps(told)
+def test_no_file_is_replaced_unless_asked_for(square, tmp_path):
+    before, kept = square.read_bytes(), tmp_path / "kept.onnx"
+    kept.write_bytes(b"precious")
+    for out, force, said in (
+        (square, [], "must not be the model itself"),
+        (square, ["--force"], "must not be the model itself"),
+        (kept, [], "kept.onnx is there already"),
+    ):
+        done = CliRunner().invoke(app, ["prune", str(square), "--flops", "0.6", "-o", str(out), *force])
+        assert done.exit_code == 2
+        assert said in " ".join(done.output.split())
+    assert (square.read_bytes(), kept.read_bytes()) == (before, b"precious")
+    invoked("prune", str(square), "--flops", "0.6", "-o", str(kept), "--force")
+    assert answers(kept, {"x": np.zeros((1, 3, 16, 16), np.float32)})
 
 
 def test_inspect_names_operators_that_cannot_be_read(tmp_path):

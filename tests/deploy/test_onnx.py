@@ -53,6 +53,13 @@ def test_what_cannot_be_exported_is_said_in_one_sentence(tmp_path):
         export_onnx(Mobile(), tmp_path / "odd.onnx", {"x": images(1)})
 
 
+def test_a_model_too_large_for_one_file_is_refused_before_it_is_exported(tmp_path, monkeypatch):
+    monkeypatch.setattr(export, "LARGEST", 1000)
+    with pytest.raises(InvalidInput, match="smaller than 2 GiB"):
+        export_onnx(Mobile(), tmp_path / "large.onnx", images(1))
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_missing_library_is_named(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "onnxscript", None)
     with pytest.raises(InvalidInput, match="pip install 'slimilar\\[onnx\\]'"):

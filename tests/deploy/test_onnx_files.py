@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from typing import Any
 
 import numpy as np
 import onnx
@@ -241,6 +242,45 @@ def test_a_fixed_batch_stays_fixed(tmp_path):
     assert agrees(result.model, done.path, count=1)
 
 
+def windows(batch: int = 1, tokens: int | None = None) -> Any:
+    """Return a network on windows of 4 x 4 pixels, behind a token, in shapes that are made for a fixed batch."""
+    return model(
+        [
+            NODE("Conv", ["x", "w1"], ["c"], "first", pads=[1] * 4),
+            NODE("Relu", ["c"], ["r"]),
+            NODE("Reshape", ["r", "divided"], ["a"]),
+            NODE("Transpose", ["a"], ["b"], perm=[0, 2, 4, 3, 5, 1]),
+            NODE("Reshape", ["b", "tokens"], ["t"]),
+            NODE("MatMul", ["t", "w2"], ["h"], "hidden"),
+            NODE("Relu", ["h"], ["g"]),
+            NODE("MatMul", ["g", "w3"], ["o"], "out"),
+            NODE("Reshape", ["o", "joined"], ["z"]),
+            NODE("Concat", ["token", "z"], ["q"], axis=1),
+            NODE("ReduceMean", ["q"], ["y"], axes=[1], keepdims=0),
+        ],
+        {
+            "w1": weights(16, 3, 3, 3), "w2": weights(16, 32), "w3": weights(32, 5),
+            "divided": np.array([batch, 16, 4, 4, 4, 4]), "tokens": np.array([tokens or 16 * batch, 16, 16]),
+            "joined": np.array([batch, 256, 5]), "token": np.repeat(weights(1, 1, 5), batch, 0),
+        },
+        {"x": [batch, 3, 16, 16]},
+    )  # fmt: skip
+
+
+def test_a_batch_fixed_inside_of_shapes_is_opened_to_calibrate_and_stays_in_the_file(tmp_path):
+    made = windows()
+    result = pruned(saved(made, tmp_path / "a.onnx"), round_to=1)
+    done = export_onnx(result.model, tmp_path / "b.onnx", result.model.example)
+    after = onnx.load(done.path)
+    assert after.graph.input == made.graph.input
+    assert min(result.cut.widths["first"] / 16, result.cut.widths["hidden"] / 32) < 1
+    given = images(3)
+    with torch.no_grad():
+        wanted = result.model(given).numpy()
+    found = np.concatenate([answers(done.path, {"x": image[None].numpy()})[0] for image in given])
+    np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-4)
+
+
 def test_channels_last_and_several_outputs(tmp_path):
     made = classifier()
     made.graph.node.insert(0, NODE("Transpose", ["image"], ["x"], perm=[0, 3, 1, 2]))
@@ -383,6 +423,21 @@ def test_other_inputs_and_open_sizes_are_named(tmp_path):
     assert slimilar.load_onnx(file, (3, 24, 16)).example.shape == (1, 3, 24, 16)
 
 
+def test_a_batch_that_cannot_be_opened_is_named(tmp_path):
+    refused(saved(windows(2), tmp_path / "a.onnx"), r"the operator Concat fixes the batch to 2")
+
+
+def test_files_too_large_for_one_piece(tmp_path, monkeypatch):
+    """External data counts as often as it is named: a small file must not fill the memory."""
+    file = tmp_path / "a.onnx"
+    onnx.save(classifier(), file, save_as_external_data=True, location="a.data", size_threshold=0)
+    made = onnx.load(file, load_external_data=False)
+    made.graph.initializer.extend(made.graph.initializer[0] for _ in range(200))
+    file.write_bytes(made.SerializeToString())
+    monkeypatch.setattr("slimilar.deploy.onnx_files.opening.LARGEST", 2**18)
+    refused(file, "smaller than 2 GiB")
+
+
 def test_a_difference_names_its_operator(tmp_path, monkeypatch):
     from slimilar.deploy.onnx_files.operators import CONVERTERS
     from slimilar.deploy.onnx_files.operators.table import Built
@@ -415,30 +470,39 @@ def slimilar_command(*words: str, cwd) -> subprocess.CompletedProcess[str]:
 
 
 def test_file_to_file_in_a_process_of_its_own(tmp_path):
+    """The line of the guide, then every other command that takes a file, each as a user runs it."""
     from PIL import Image
 
-    (tmp_path / "photos").mkdir()
     random = np.random.default_rng(0)
     for i in range(20):
-        pixels = random.integers(0, 255, (20, 24, 3), np.uint8)
-        Image.fromarray(pixels).save(tmp_path / "photos" / f"{i}.png")
+        folder = tmp_path / "photos" / "test" / f"class{i % 5}"
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(random.integers(0, 255, (20, 24, 3), np.uint8)).save(folder / f"{i}.png")
     made = classifier()
     saved(made, tmp_path / "model.onnx")
-    words = "prune model.onnx --calibrate photos/ --flops 0.6 -o small.onnx --json"
-    done = slimilar_command(*words.split(), cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    told = json.loads(done.stdout)
-    assert told["cost"]["after"]["flops"] <= 0.6 * told["cost"]["before"]["flops"]
+
+    def told(words: str) -> Any:
+        done = slimilar_command(*words.split(), "--json", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    cost = told("prune model.onnx --calibrate photos/ --flops 0.6 -o small.onnx")["cost"]
+    assert cost["after"]["flops"] <= 0.6 * cost["before"]["flops"]
     assert (tmp_path / "small.report.html").is_file()
     after = onnx.load(tmp_path / "small.onnx")
     assert after.graph.input == made.graph.input
     (found,) = answers(tmp_path / "small.onnx", {"x": images(4).numpy()})
     assert found.shape == (4, 5)
     assert np.isfinite(found).all()
-    for words in ("inspect small.onnx --json", "analyze small.onnx --json"):
-        done = slimilar_command(*words.split(), cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-        assert json.loads(done.stdout)
+
+    assert told("inspect small.onnx")["inputs"] == {"x": [None, 3, 16, 16]}
+    assert told("analyze small.onnx")["cost"]["flops"] == cost["after"]["flops"]
+    told("explore small.onnx --criterion magnitude-l1 --no-open -o page.html")
+    assert "first" in (tmp_path / "page.html").read_text()  # the name of an operator of the file
+    times = told("bench model.onnx small.onnx --engine onnxruntime --seconds 0.1")
+    assert "small.onnx" in json.dumps(times)
+    (score,) = told("evaluate small.onnx --data photos").values()
+    assert score["images"] == 20
 
 
 def test_bad_input_is_one_sentence_on_the_command_line(tmp_path):

@@ -12,6 +12,7 @@ from onnx import helper
 import slimilar
 from helpers.onnx_models import answers, model, saved, weights
 from slimilar.deploy.onnx_files.operators import CONVERTERS
+from slimilar.errors import InvalidInput
 from slimilar.utils.pytree import tensors_in
 
 IMAGE = (4, 6, 6)
@@ -96,6 +97,9 @@ CASES: list[tuple[str, dict[str, Any], dict[str, Any], int, int]] = [
     ("Slice", {}, {"starts": [1], "ends": [3], "axes": [1]}, 1, 9),
     ("Gather", {"i": ints(2, 0, -1)}, {"axis": 1}, 1, 13),
     ("Gather", {"i": np.array(1, np.int64)}, {"axis": 2}, 1, 13),
+    ("Gather", {"i": ints(2, 0, -1, 1).reshape(2, 2)}, {"axis": 1}, 1, 13),
+    ("Einsum", {"x": None, "w": weights(4, 5)}, {"equation": "n c h w, c d -> n w d h"}, 1, 13),
+    ("Einsum", {"x": None, "again": None}, {"equation": "bghi,bghj->bgij"}, 1, 13),
     ("Tile", {"r": ints(1, 2, 1, 1)}, {}, 1, 13),
     ("Pad", {"p": ints(0, 0, 1, 2, 0, 0, 0, 1), "v": np.array(0.5, np.float32)}, {}, 1, 13),
     ("Pad", {}, {"pads": [0, 0, 1, 2, 0, 0, 0, 1], "mode": "reflect"}, 1, 9),
@@ -125,6 +129,49 @@ def test_an_operator_alone(kind, constants, settings, outputs, opset, tmp_path):
             found = [t.numpy() for t in tensors_in(read(torch.from_numpy(images)))]
         for a, b in zip(answers(made, {"x": images}), found, strict=True):
             np.testing.assert_allclose(b, a, rtol=1e-4, atol=1e-5)
+
+
+def strided(*places: int, fixed: bool = False) -> Any:
+    """Return a file with `as_strided` as PyTorch exports it: places in the flattened batch, counted per image."""
+    node, size = helper.make_node, int(np.prod(IMAGE))
+    offsets = np.array(places).reshape(1, 2, -1)
+    batch = [
+        node("Shape", ["x"], ["n"], start=0, end=1),
+        node("Squeeze", ["n"], ["count"]),
+        node("Range", ["zero", "count", "one"], ["images"]),
+        node("Mul", ["images", "size"], ["starts"]),
+        node("Unsqueeze", ["starts", "axes"], ["first"]),
+        node("Add", ["first", "offsets"], ["index"]),
+    ]
+    return model(
+        [
+            node("Reshape", ["x", "flat"], ["f"]),
+            *([] if fixed else batch),
+            node("Gather", ["f", "offsets" if fixed else "index"], ["y"], "it"),
+        ],
+        {"flat": ints(-1), "zero": np.array(0), "one": np.array(1), "size": np.array(size), "axes": ints(1, 2),
+         "offsets": offsets},
+        {"x": [1 if fixed else "N", *IMAGE]},
+        opset=15,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("fixed", [False, True])
+@pytest.mark.parametrize("places", [range(144), [5, 143, 0, 5]], ids=["whole", "some"])
+def test_a_strided_view_of_a_flattened_batch(places, fixed, tmp_path):
+    made = strided(*places, fixed=fixed)
+    read = slimilar.load_onnx(saved(made, tmp_path / "one.onnx"))
+    images = np.random.default_rng(1).standard_normal((3, *IMAGE)).astype(np.float32)
+    wanted = [answers(made, {"x": image[None]})[0] for image in images]
+    with torch.no_grad():
+        found = read(torch.from_numpy(images)).numpy()
+    np.testing.assert_array_equal(found, np.concatenate(wanted))
+
+
+def test_places_in_another_image_are_refused(tmp_path):
+    """Counted from the end, a place is in the last image of the batch."""
+    with pytest.raises(InvalidInput, match="mix the images"):
+        slimilar.load_onnx(saved(strided(0, -1), tmp_path / "one.onnx"))
 
 
 def test_most_converters_are_tested():

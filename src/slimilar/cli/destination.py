@@ -24,12 +24,16 @@ def folder_for(path: Path, files: Iterable[str] = (), force: bool = True) -> Pat
     return folder
 
 
-def file_for(path: Path, option: str = "--out") -> Path:
-    """Return a file that can be written."""
+def file_for(path: Path, option: str = "--out", force: bool = True) -> Path:
+    """Return a file that can be written; raise if it is there already, unless forced."""
     file = path.expanduser()
     if file.is_dir():
         raise InvalidInput(
             f"{option} must be a file, but {file} is a folder; name a file in it, such as {file / 'result'}"
+        )
+    if file.exists() and not force:
+        raise InvalidInput(
+            f"{option} must be a new file, but {file} is there already; choose another, or pass --force to replace it"
         )
     _try_to_write(file.parent, option)
     return file

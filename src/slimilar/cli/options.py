@@ -40,5 +40,5 @@ Threads = Annotated[
     int | None, typer.Option(help="Threads of PyTorch. Default: all cores.", min=1, metavar="N")
 ]
 Out = Annotated[Path, typer.Option("--out", "-o", help="Folder for the results.", metavar="DIR")]
-Force = Annotated[bool, typer.Option("--force", help="Replace results that are in the folder.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace results that are there already.")]
 Seed = Annotated[int, typer.Option(help="Seed of everything random.", min=0, metavar="N")]

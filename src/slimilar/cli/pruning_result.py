@@ -28,7 +28,7 @@ FILES = {"model": "model.safetensors", "plan": "plan.json", "report": "report.ht
 def places_for(out: Path, onnx: bool, force: bool) -> dict[str, Path]:
     """Return the files to write: in a folder, or an ONNX file and those beside it; raise if they cannot be written."""
     if out.suffix == ".onnx":
-        file = file_for(out)
+        file = file_for(out, force=force)
         return {"model": file} | {
             what: file.with_suffix(f".{name}") for what, name in FILES.items() if what != "model"
         }

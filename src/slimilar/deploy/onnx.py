@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from slimilar.deploy.extras import require
 from slimilar.deploy.onnx_files.module import OnnxModule
+from slimilar.deploy.onnx_files.opening import LARGEST
 from slimilar.deploy.onnx_files.verify import HALF_TOLERANCE, TOLERANCE, check_written
 from slimilar.deploy.onnx_files.writer import fix_inputs, rewritten
 from slimilar.errors import InvalidInput, SlimilarError, VerificationError
@@ -50,6 +51,7 @@ def export_onnx(
     for name in ("onnx", "onnxscript"):
         require(name)
     model = check_model(model)
+    _check_size(model)
     if device_of(model).type != "cpu":
         model = copy_with(model, {}).cpu()
     modes = {module: module.training for module in model.modules()}
@@ -72,6 +74,15 @@ def _write_back(module: OnnxModule, path: Path, shapes: tuple[Tensor, ...] | Non
     write_bytes(path, content)
     names = tuple(i.name for i in module.source.inputs)
     return Exported(path, names, module.source.outputs, module.source.opset, len(content), difference)
+
+
+def _check_size(model: nn.Module) -> None:
+    size = sum(t.numel() * t.element_size() for t in (*model.parameters(), *model.buffers()))
+    if size >= LARGEST:
+        raise InvalidInput(
+            f"a model to export must be smaller than 2 GiB, the most that one ONNX file holds, but takes "
+            f"{size / 2**30:.1f} GiB: prune it further, or export it in float16"
+        )
 
 
 def _inputs(example: Example, dynamic_batch: bool) -> tuple[Tensor, ...]:
@@ -103,7 +114,8 @@ def _export(model: nn.Module, path: Path, inputs: tuple[Tensor, ...], dynamic: b
             reason = str(error).strip().splitlines() or [type(error).__name__]
             raise SlimilarError(f"PyTorch could not export this model to ONNX: {reason[0]}") from error
     with replacing(path) as unfinished:
-        program.save(unfinished, external_data=False)
+        # Not program.save(): from 1.5 GiB on it puts the weights into a second file, whatever it is asked for.
+        unfinished.write_bytes(program.model_proto.SerializeToString())
         difference = _compare(model, unfinished, inputs, dynamic)
         size = unfinished.stat().st_size
     return Exported(path, names, outputs, int(program.model.opset_imports[""]), size, difference)

@@ -38,9 +38,12 @@ class WritingOptions:
         False
     )
 
-    def places(self, onnx: bool) -> dict[str, Path]:
-        """Return the files to write; raise if they cannot be written."""
-        return places_for(self.out, onnx, self.force or self.dry_run)
+    def places(self, model: str) -> dict[str, Path]:
+        """Return the files to write; raise if they cannot be written, or if one is the model itself."""
+        original = Path(model).expanduser()
+        if original.is_file() and self.out.expanduser().resolve() == original.resolve():
+            raise InvalidInput(f"--out must not be the model itself, got {self.out}; choose another name")
+        return places_for(self.out, original.suffix == ".onnx", self.force or self.dry_run)
 
 
 def prune(
@@ -64,7 +67,7 @@ def prune(
     check_budget_unit(target)
     scoring.check()
     _check_dry_run(target, writing)
-    places = writing.places(model.endswith(".onnx"))
+    places = writing.places(model)
     opened = place.of(source.open(model))
     accuracy = Accuracy.of(ImageReader(output, opened, plan.preprocessing), scoring)
     found = replace(planned(output, opened, plan, target.kind), reconstruction=reconstruction)

@@ -59,6 +59,10 @@ def _constant(name: str, runs: list[Array]) -> OnnxConstant:
         return OnnxConstant(one)
     if one.shape == two.shape and one.dtype.kind in "iu":
         return OnnxConstant(one, two - one)
-    if one.ndim and one.shape[0] == 1 and two.shape == (2, *one.shape[1:]) and np.array_equal(two[:1], one):
-        return OnnxConstant(one, repeated=True)
+    if one.size and one.shape[0] == 1 and two.shape == (2, *one.shape[1:]) and np.array_equal(two[:1], one):
+        if np.array_equal(two[1:], one):
+            return OnnxConstant(one, repeated=True)
+        stride = (two[1:] - one).reshape(-1)[0] if one.dtype.kind in "iu" else None
+        if stride is not None and np.array_equal(two[1:], one + stride):
+            return OnnxConstant(one, stride=int(stride))
     raise Unreadable(f"the constant {name}, which depends on the batch")

@@ -22,7 +22,7 @@ _QUANTISED = frozenset(
     }
 )
 _DOMAINS = ("", "ai.onnx")
-_LARGEST = 2**31  # bytes: protobuf itself holds no more
+LARGEST = 2**31  # bytes: protobuf itself holds no more, and ONNX Runtime gets the model in one piece
 
 
 def open_file(path: str | Path) -> Any:
@@ -30,7 +30,8 @@ def open_file(path: str | Path) -> Any:
     onnx = require("onnx")
     file = Path(path).expanduser()
     if not file.is_file():  # a pipe would be waited for
-        raise InvalidInput(f"{file} must be an ONNX file, but there is no such file; check the path")
+        found = "is a folder" if file.is_dir() else "there is no such file"
+        raise InvalidInput(f"{file} must be an ONNX file, but {found}; check the path")
     model = _parsed(onnx, file)
     _check_external(onnx, file, model)
     try:
@@ -46,8 +47,7 @@ def open_file(path: str | Path) -> Any:
 
 
 def _parsed(onnx: Any, file: Path) -> Any:
-    if file.stat().st_size > _LARGEST:
-        raise InvalidInput(f"{file} must be smaller than 2 GB without its external data, but is larger")
+    _check_size(file, file.stat().st_size)
     try:
         model = onnx.load_model_from_string(file.read_bytes())
     except Exception as error:
@@ -59,9 +59,17 @@ def _parsed(onnx: Any, file: Path) -> Any:
     return model
 
 
+def _check_size(file: Path, size: int) -> None:
+    if size >= LARGEST:
+        raise InvalidInput(
+            f"{file} must be smaller than 2 GiB with its external data, but takes {size / 2**30:.1f} GiB: "
+            "convert its weights to float16, or prune the model that it was exported from"
+        )
+
+
 def _check_external(onnx: Any, file: Path, model: Any) -> None:
     """Refuse external data outside the file's folder, or that is not there, before anything is read."""
-    folder = file.parent.resolve()
+    folder, total = file.parent.resolve(), file.stat().st_size
     for tensor in _tensors(model):
         if tensor.data_location != onnx.TensorProto.EXTERNAL:
             continue
@@ -76,22 +84,27 @@ def _check_external(onnx: Any, file: Path, model: Any) -> None:
             raise InvalidInput(
                 f"{file} must have its external data beside it, but {beside.name!r} is missing; copy it there"
             )
-        if _end(told, file) > beside.stat().st_size:
+        size, (offset, length) = beside.stat().st_size, _place(told, file)
+        if offset + (length or 0) > size:
             raise InvalidInput(
                 f"{beside} must hold all of {file.name}'s data, but was cut short; copy it again"
             )
+        total += size - offset if length is None else length
+        _check_size(file, total)  # tensors may name the same bytes over and over: each is read for itself
 
 
-def _end(told: dict[str, str], file: Path) -> int:
+def _place(told: dict[str, str], file: Path) -> tuple[int, int | None]:
+    """Return where a tensor's data begins and how long it is; None if it goes on to the end."""
     try:
-        offset, length = int(told.get("offset", 0)), int(told.get("length", 0))
+        offset = int(told.get("offset", 0))
+        length = int(told["length"]) if "length" in told else None
     except ValueError as error:
         raise InvalidInput(
             f"{file} must say in whole numbers where its external data is, but does not"
         ) from error
-    if offset < 0 or length < 0:
+    if offset < 0 or (length or 0) < 0:
         raise InvalidInput(f"{file} must say where its external data is, but names negative offsets")
-    return offset + length
+    return offset, length
 
 
 def _tensors(model: Any) -> Iterator[Any]:

@@ -128,34 +128,39 @@ class _Sample:
     @classmethod
     def of(cls, model: Any, inputs: tuple[OnnxInput, ...]) -> _Sample:
         content, outputs = relaxed(model), [value.name for value in model.graph.output]
-        told = inputs[0].declared[0]
-        for batch in (2, told or 1):  # a batch that the file states may still be one of many
-            feeds = random_images(inputs, batch)
-            try:
-                wanted = answers(content, feeds, outputs)
-            except InvalidInput:
-                raise
-            except Exception as error:
-                if batch != 2:
-                    reason = str(error).strip().splitlines()[0]
-                    raise InvalidInput(f"running it failed with {reason}") from error
-                continue
-            if batch == 2 and not _follows(content, inputs, outputs, wanted):
-                continue
-            first = [{name: x[:n] for name, x in feeds.items()} for n in ((1, 2) if batch == 2 else (batch,))]
-            return cls(batch, batch != 2, feeds, list(first), wanted)
-        raise AssertionError("the second batch either runs or raises")
+        feeds = random_images(inputs, 2)
+        try:  # a batch that the file states may still be one of many
+            wanted = answers(content, feeds, outputs)
+        except InvalidInput:
+            raise
+        except Exception:
+            wanted = {}
+        if wanted and _follows(content, feeds, wanted):
+            return cls(2, False, feeds, [{name: x[:n] for name, x in feeds.items()} for n in (1, 2)], wanted)
+        batch = inputs[0].declared[0] or 1
+        feeds = random_images(inputs, batch)
+        try:
+            return cls(batch, True, feeds, [feeds], answers(content, feeds, outputs))
+        except Exception as error:
+            reason = str(error).strip().splitlines()[0]
+            raise InvalidInput(f"running it failed with {reason}") from error
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return the images as tensors."""
+        return {name: torch.from_numpy(x) for name, x in self.feeds.items()}
+
+    def tensors_doubled(self) -> dict[str, Tensor]:
+        """Return twice as many images where the file fixes their number, to see what has to follow it."""
+        return {name: torch.cat([x, x]) for name, x in self.tensors().items()} if self.fixed else {}
 
 
-def _follows(
-    content: bytes, inputs: tuple[OnnxInput, ...], outputs: list[str], wanted: dict[str, Array]
-) -> bool:
+def _follows(content: bytes, feeds: Mapping[str, Array], wanted: dict[str, Array]) -> bool:
     """Tell whether one image alone gives what it gives beside another."""
     try:
-        alone = answers(content, {name: x[:1] for name, x in random_images(inputs, 2).items()}, outputs)
+        alone = answers(content, {name: x[:1] for name, x in feeds.items()}, list(wanted))
     except Exception:
         return False
-    return all(_agrees(alone[name], wanted[name]) for name in outputs)
+    return all(_agrees(alone[name], both) for name, both in wanted.items())
 
 
 def _agrees(alone: Array, both: Array) -> bool:
@@ -174,17 +179,18 @@ def _built(
     """Convert the operators one by one, running each on the sample: the next one may have to know its shapes."""
     onnx = require("onnx")
     opset = max(o.version for o in model.opset_import if o.domain in ("", "ai.onnx"))
-    values = {name: torch.from_numpy(x) for name, x in sample.feeds.items()}
+    values, doubled = sample.tensors(), sample.tensors_doubled()
     layers: dict[str, nn.Module] = {}
     steps: list[OnnxStep] = []
     for k, proto in enumerate(model.graph.node):
         if not any(name in values for name in proto.input) or proto.op_type in ("Shape", "Size"):
             continue
         given = [values[n] if n in values else held.get(n) for n in proto.input]
+        shapes = [doubled[n].shape if n in doubled else None for n in proto.input]
         settings = {a.name: onnx.helper.get_attribute_value(a) for a in proto.attribute}
         outputs = tuple(proto.output)
         count = max(i for i, name in enumerate(outputs, 1) if name)
-        node = OnnxNode(proto.op_type, opset, settings, given, count, sample.batch, sample.fixed)
+        node = OnnxNode(proto.op_type, opset, settings, given, count, sample.batch, sample.fixed, shapes)
         built = _converted(file, proto, node)
         name = _name(proto, k, layers)
         step = OnnxStep(
@@ -192,6 +198,10 @@ def _built(
         )
         layers[name] = built.module.eval()
         values.update(zip(outputs, _tried(file, proto, built, step, values, sample.batch), strict=False))
+        if doubled:
+            doubled.update(
+                zip(outputs, _tried_doubled(file, proto, built, step, doubled, sample), strict=False)
+            )
         steps.append(step)
     names = tuple(value.name for value in model.graph.output)
     missing = [name for name in names if name not in values]
@@ -211,7 +221,10 @@ def _built(
 def _converted(file: Path, proto: Any, node: OnnxNode) -> Built:
     where = f"the operator {proto.op_type}" + (f" ({proto.name})" if proto.name else "")
     if proto.op_type not in CONVERTERS:
-        raise InvalidInput(f"{file} cannot be read: {where} is not among those that Slimilar knows")
+        raise InvalidInput(
+            f"{file} cannot be read: {where} is not among those that Slimilar knows; cut out the network in front of "
+            f"it, for example onnx.utils.extract_model(..., output_names={list(proto.input[:1])})"
+        )
     try:
         return CONVERTERS[proto.op_type](node)
     except Unreadable as error:
@@ -232,6 +245,25 @@ def _tried(
             f"{file} cannot be read: the operator {proto.op_type} ({proto.name}) failed in PyTorch: "
             f"{reason[0] if reason else type(error).__name__}"
         ) from error
+
+
+def _tried_doubled(
+    file: Path, proto: Any, built: Built, step: OnnxStep, values: Mapping[str, Tensor], sample: _Sample
+) -> tuple[Tensor, ...]:
+    """Run an operator of a file with a fixed batch on twice as many images."""
+    try:
+        with torch.no_grad():
+            return run(built.module, step, values, 2 * sample.batch)
+    except Exception as error:
+        where = f"the operator {proto.op_type}" + (f" ({proto.name})" if proto.name else "")
+        raise _fixed_batch(file, sample, where) from error
+
+
+def _fixed_batch(file: Path, sample: _Sample, where: str) -> InvalidInput:
+    return InvalidInput(
+        f"{file} must treat every image of a batch alike, but {where} fixes the batch to {sample.batch}; "
+        "export it with an open batch size"
+    )
 
 
 def _name(proto: Any, k: int, taken: Mapping[str, object]) -> str:
@@ -271,13 +303,13 @@ def _compare(file: Path, model: Any, module: OnnxModule, sample: _Sample) -> Non
             f"{file} cannot be read: PyTorch and ONNX Runtime differ from {_first_difference(model, module, sample)} "
             "on; report the file, please"
         )
-    alone = _outputs(module, {name: x[:1] for name, x in sample.feeds.items()})
-    both = _outputs(module, {name: np.concatenate([x[:1], x[-1:]]) for name, x in sample.feeds.items()})
+    try:
+        alone = _outputs(module, {name: x[:1] for name, x in sample.feeds.items()})
+        both = _outputs(module, {name: np.concatenate([x[:1], x[-1:]]) for name, x in sample.feeds.items()})
+    except RuntimeError as error:  # an operator that two batch sizes fit by chance
+        raise _fixed_batch(file, sample, "it") from error
     if not all(_agrees(alone[n], both[n]) for n in found):
-        raise InvalidInput(
-            f"{file} must treat every image of a batch alike, but fixes the batch to {sample.batch}; "
-            "export it with an open batch size"
-        )
+        raise _fixed_batch(file, sample, "it")
 
 
 def _outputs(module: OnnxModule, feeds: Mapping[str, Array]) -> dict[str, Array]:
@@ -288,7 +320,7 @@ def _outputs(module: OnnxModule, feeds: Mapping[str, Array]) -> dict[str, Array]
 
 def _first_difference(model: Any, module: OnnxModule, sample: _Sample) -> str:
     """Return the first operator whose outputs differ."""
-    values = {name: torch.from_numpy(x) for name, x in sample.feeds.items()}
+    values = sample.tensors()
     for step in module.source.steps:
         with torch.no_grad():
             found = run(module._modules[step.layer], step, values, sample.batch)

@@ -129,6 +129,17 @@ def matmul(node: OnnxNode) -> Built:
     return _linear(weight.T, None, True) if weight.ndim == 2 else layer(node, torch.matmul, numbers=False)
 
 
+@converter("Einsum")
+def einsum(node: OnnxNode) -> Built:
+    """Return a sum of products, as written in its equation."""
+    equation = node.settings["equation"].decode().replace(" ", "")
+    return layer(node, partial(_einsum, equation=equation), numbers=False)
+
+
+def _einsum(*factors: Tensor, equation: str) -> Tensor:
+    return torch.einsum(equation, *factors)
+
+
 def _linear(weight: Tensor, bias: Tensor | None, turned: bool) -> Built:
     made = nn.Linear(weight.shape[1], len(weight), bias is not None)
     _fill(made, weight, bias)

@@ -2,15 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 from slimilar.deploy.onnx_files.operators.layers import torch_pads
-from slimilar.deploy.onnx_files.operators.table import Built, OnnxNode, Size, Unreadable, converter, layer
+from slimilar.deploy.onnx_files.operators.table import (
+    Built,
+    OnnxConstant,
+    OnnxNode,
+    Size,
+    Unreadable,
+    converter,
+    layer,
+)
+from slimilar.deploy.onnx_files.reference import Array
 
 
 @converter("Reshape")
@@ -40,13 +52,32 @@ def _same_tail(before: Sequence[int], after: Sequence[int]) -> int:
 
 
 def _with_batch(node: OnnxNode, shape: Size) -> Size:
-    first = node.tensor(0).shape[0] == shape.base[0] == node.batch if shape.base else False
-    if not (node.fixed_batch and first):
+    """Let the axis of a fixed shape that holds the batch follow the number of images.
+
+    A reshape keeps the order of numbers: the batch stands behind as many of them after it as before. A file for one
+    image that cuts it into 64 windows has (1, 8, 7, 8, 7, 96) -> (64, 49, 96): now 64 for each image.
+    """
+    axis = node.batch_axis(0)
+    if axis is None or shape.more is not None:
         return shape
-    rest = len(shape.base) - 1
-    return Size(
-        (0, *shape.base[1:]), (1, *(shape.more or (0,) * rest)[-rest:]) if rest else (1,), shape.place
-    )
+    x = node.tensor(0).shape
+    after = _resolved(shape.base, x)
+    place = next((j for j in range(len(after)) if math.prod(after[:j]) == math.prod(x[:axis])), None)
+    if place is None or shape.base[place] < 1 or after[place] % node.batch:
+        return shape  # it follows by itself, or cannot
+    more = tuple(after[place] // node.batch if j == place else 0 for j in range(len(after)))
+    return Size(tuple(0 if m else n for n, m in zip(shape.base, more, strict=True)), more, shape.place)
+
+
+def _resolved(shape: Sequence[int], x: Sequence[int]) -> list[int]:
+    """Return a shape of ONNX with its numbers filled in: 0 stands for the axis of `x`, -1 for what is left.
+
+    >>> _resolved((0, -1, 4), (2, 6, 8))
+    [2, 12, 4]
+    """
+    copied = [x[j] if n == 0 else n for j, n in enumerate(shape)]
+    known = math.prod(n for n in copied if n > 0)
+    return [math.prod(x) // max(1, known) if n < 0 else n for n in copied]
 
 
 def _reshape(x: Tensor, shape: tuple[int, ...], tail: int) -> Tensor:
@@ -124,8 +155,17 @@ def _unsqueeze(x: Tensor, axes: Sequence[int]) -> Tensor:
 
 @converter("Concat")
 def concat(node: OnnxNode) -> Built:
-    """Return tensors behind each other."""
-    return layer(node, partial(_concat, axis=node.settings.get("axis", 1)), numbers=False)
+    """Return tensors behind each other; where a file is made for one image, constants are repeated for each."""
+    axis = node.settings.get("axis", 1)
+    computed = [k for k, x in enumerate(node.inputs) if isinstance(x, Tensor)]
+    if (
+        node.batch == 1
+        and all(node.batch_axis(k) == 0 for k in computed)
+        and axis % node.tensor(computed[0]).ndim
+    ):
+        inputs = [replace(x, repeated=True) if isinstance(x, OnnxConstant) else x for x in node.inputs]
+        node = replace(node, inputs=inputs)
+    return layer(node, partial(_concat, axis=axis), numbers=False)
 
 
 def _concat(*inputs: Tensor, axis: int) -> Tensor:
@@ -176,19 +216,58 @@ def _slice(
 
 @converter("Gather")
 def gather(node: OnnxNode) -> Built:
-    """Return fixed places along an axis."""
-    index = node.constant(1)
-    if index is None or index.value.ndim > 1 or index.more is not None:
-        raise Unreadable("indices of more than one axis or that follow the batch")
-    axis, places = node.settings.get("axis", 0), index.value.tolist()
-    if isinstance(places, int):
-        return layer(node, partial(torch.select, dim=axis, index=places), [0])
-    return layer(node, partial(_gather, axis=axis, places=places), [0])
+    """Return fixed places along an axis; their axes take the place of that axis."""
+    index, axis = node.constant(1), node.settings.get("axis", 0)
+    if index is None or index.more is not None or index.repeated:
+        raise Unreadable("indices that depend on the batch")
+    strided = _strided(node, index.value, index.stride, axis)
+    if strided is not None:
+        return layer(node, strided, [0])
+    if index.value.ndim == 0:
+        return layer(node, partial(torch.select, dim=axis, index=int(index.value)), [0])
+    places = index.value.reshape(-1).tolist()
+    if index.value.ndim == 1:
+        return layer(node, partial(_gather, axis=axis, places=places), [0])
+    return layer(node, partial(_gather_block, axis=axis, places=places, shape=index.value.shape), [0])
 
 
 def _gather(x: Tensor, axis: int, places: Sequence[int]) -> Tensor:
     index = torch.tensor([p % x.shape[axis] for p in places], device=x.device)
     return x.index_select(axis, index)
+
+
+def _gather_block(x: Tensor, axis: int, places: Sequence[int], shape: Sequence[int]) -> Tensor:
+    return _gather(x, axis, places).unflatten(axis, shape)
+
+
+def _strided(
+    node: OnnxNode, index: Array, stride: int | None, axis: int
+) -> Callable[[Tensor], Tensor] | None:
+    """Return a strided view of a flattened batch, as exporters write `as_strided`, or None if this is none.
+
+    Image i then has the places of the first one plus i times the numbers of an image.
+    """
+    x = node.tensor(0)
+    if x.ndim != 1 or axis != 0 or index.ndim == 0:
+        return None
+    if stride is None:
+        rows = index.reshape(len(index), -1)
+        stride = len(x) // node.batch
+        follows = rows[:1] + stride * np.arange(len(rows))[:, None]
+        if not node.fixed_batch or len(index) != node.batch or not np.array_equal(rows, follows):
+            return None
+    places = index[:1].reshape(-1)
+    if stride * node.batch != len(x) or places.min() < 0 or places.max() >= stride:
+        raise Unreadable("indices that mix the images of a batch")
+    whole = np.array_equal(places, np.arange(stride))
+    return partial(
+        _view_images, stride=stride, places=None if whole else places.tolist(), shape=index.shape[1:]
+    )
+
+
+def _view_images(x: Tensor, stride: int, places: Sequence[int] | None, shape: Sequence[int]) -> Tensor:
+    images = x.view(-1, stride)
+    return (images if places is None else _gather(images, 1, places)).reshape(-1, *shape)
 
 
 @converter("Pad")

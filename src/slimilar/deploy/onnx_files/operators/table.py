@@ -22,12 +22,14 @@ class Unreadable(Exception):
 class OnnxConstant:
     """A value that the images do not change: its numbers for one image.
 
-    `more` is what each further image adds to it (sizes); `repeated` says that it is repeated for each image.
+    `more` is what each further image adds to it (sizes); `repeated` says that it is repeated for each image. With a
+    `stride` it is repeated too, and larger by that much for each further image (places in a flattened batch).
     """
 
     value: Array
     more: Array | None = None
     repeated: bool = False
+    stride: int | None = None
 
     @property
     def tensor(self) -> Tensor:
@@ -51,6 +53,9 @@ class OnnxNode:
     outputs: int
     batch: int  # images in the sample
     fixed_batch: bool  # the file is made for that many and no others
+    shapes_doubled: Sequence[
+        Sequence[int] | None
+    ] = ()  # of the computed inputs for twice as many, if it is fixed
 
     def tensor(self, k: int) -> Tensor:
         """Return a computed input."""
@@ -58,6 +63,15 @@ class OnnxNode:
         if not isinstance(found, Tensor):
             raise Unreadable(f"a constant as input {k}")
         return found
+
+    def batch_axis(self, k: int) -> int | None:
+        """Return the axis of a computed input that grows with the batch, where the file fixes it; else None."""
+        twice = self.shapes_doubled[k] if self.fixed_batch else None
+        if twice is None:
+            return None
+        return next(
+            (a for a, (m, n) in enumerate(zip(self.tensor(k).shape, twice, strict=True)) if m != n), None
+        )
 
     def constant(self, k: int) -> OnnxConstant | None:
         """Return a constant input, or None if it is left out; it must not be computed."""
@@ -88,6 +102,8 @@ class OnnxNode:
         found = None if k is None else self.constant(k)
         if found is None or k is None:
             return None
+        if found.repeated or found.stride is not None:
+            raise Unreadable("sizes whose number depends on the batch")
         base = tuple(int(n) for n in np.atleast_1d(found.value))
         if found.more is None or not found.more.any():
             return Size(base, None, k)
@@ -163,6 +179,6 @@ def _operand(given: Tensor | OnnxConstant | None, numbers: bool) -> Tensor | flo
         return None
     if numbers and given.is_number:
         return float(given.value.reshape(()))
-    if given.more is not None and given.more.any():
+    if given.stride is not None or (given.more is not None and given.more.any()):
         raise Unreadable("a constant that depends on the batch")
     return given.tensor
