@@ -253,7 +253,7 @@ def test_a_saved_network_remembers_its_phase(tmp_path):
 
 ROOT = Path(slimilar.__file__).parent
 # About Python files and model options, which are typed so on the command line too: slimilar:vgg16,width=0.5.
-TYPED_ALIKE = {"deploy/sources.py", "deploy/weights.py", "criteria/soft.py"}
+TYPED_ALIKE = {"deploy/model_names.py", "deploy/sources.py", "deploy/weights.py", "criteria/soft.py"}
 
 
 def messages() -> dict[tuple[str, int], str]:

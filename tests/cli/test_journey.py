@@ -22,7 +22,8 @@ from typer.testing import CliRunner
 from helpers.paths import DOCS
 from slimilar.cli import app
 from slimilar.data import demo_images
-from slimilar.deploy.sources import build, parse
+from slimilar.deploy.model_names import parse
+from slimilar.deploy.sources import build
 
 NETWORK = """
 import torch

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slimilar.cli import options
+from slimilar.cli.known_names import RUNTIMES, check_one_of
 from slimilar.cli.model_options import ModelOptions, Placement
 from slimilar.cli.model_source import OpenedModel
 from slimilar.cli.output import Output, escape
@@ -54,6 +55,9 @@ def bench(
 
     Example: [bold]slimilar bench slimilar:demo small/model.safetensors --engine all[/]
     """
+    source.check(*models)
+    for name in engine:
+        check_one_of("engine", name, (*RUNTIMES, "all"))
     import torch
 
     from slimilar.utils.devices import device_name
@@ -174,9 +178,9 @@ def _profiles(
 
 
 def _engines(wanted: tuple[str, ...]) -> list[str]:
-    from slimilar.deploy.runtimes import available, check_engine
+    from slimilar.deploy.runtimes import available
 
-    return available() if "all" in wanted else [check_engine(name) for name in dict.fromkeys(wanted)]
+    return available() if "all" in wanted else list(dict.fromkeys(wanted))
 
 
 def _measured(

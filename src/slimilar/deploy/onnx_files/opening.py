@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from slimilar.deploy.extras import require
+from slimilar.deploy.model_names import check_onnx_file
 from slimilar.errors import InvalidInput
 
 _QUANTISED = frozenset(
@@ -28,9 +29,7 @@ _LARGEST = 2**31  # bytes: protobuf itself holds no more
 def open_file(path: str | Path) -> Any:
     """Return the model of an ONNX file with its external data, functions inlined, or say what is wrong with it."""
     onnx = require("onnx")
-    file = Path(path).expanduser()
-    if not file.is_file():  # a pipe would be waited for
-        raise InvalidInput(f"{file} must be an ONNX file, but there is no such file; check the path")
+    file = check_onnx_file(path)
     model = _parsed(onnx, file)
     _check_external(onnx, file, model)
     try:
