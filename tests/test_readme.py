@@ -34,7 +34,7 @@ def test_the_quick_start_runs(tmp_path, monkeypatch, capsys):
 
 
 def commands() -> list[str]:
-    lines = re.findall(r"^slimilar .*$", TEXT, re.MULTILINE)
+    lines = re.findall(r"^slimilar .*$", TEXT.replace("\\\n", ""), re.MULTILINE)
     return [*re.findall(r"`(slimilar [^`]+)`", TEXT), *lines]
 
 
