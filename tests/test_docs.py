@@ -184,8 +184,12 @@ def test_quoted_messages_are_those_of_the_program() -> None:
 
 
 # Pages whose examples need more than a folder to run in; each has a test of its own.
-ELSEWHERE = {"criteria.md": "tests/criteria/test_docs.py", "detectors.md": "tests/zoo/test_detectors.py",
-             "onnx.md": "tests/deploy/test_onnx_guide.py"}  # fmt: skip
+ELSEWHERE = {
+    "index.md": "tests/test_readme.py",
+    "criteria.md": "tests/criteria/test_docs.py",
+    "detectors.md": "tests/zoo/test_detectors.py",
+    "onnx.md": "tests/deploy/test_onnx_guide.py",
+}
 WITH_PYTHON = [
     page.name for page in sorted(DOCS.glob("*.md")) if "```python" in page.read_text(encoding="utf-8")
 ]

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 import slimilar
-from helpers.paths import ROOT
+from helpers.paths import DOCS, ROOT
 from slimilar.cli import app
 from slimilar.data import demo_images
 
@@ -31,6 +31,14 @@ def test_the_quick_start_runs(tmp_path, monkeypatch, capsys):
     assert re.search(r"FLOPs: 89\.28 M -> 4[34]\.", capsys.readouterr().out)
     assert type(found["small"]) is type(found["model"])
     assert isinstance(found["result"], slimilar.Result)
+
+
+def test_the_quick_start_of_the_site_is_the_same():
+    """So it runs too: docs/index.md."""
+    start = (DOCS / "index.md").read_text(encoding="utf-8")
+    assert re.findall(r"```python\n(.*?)```", start, re.DOTALL) == re.findall(
+        r"```python\n(.*?)```", TEXT, re.DOTALL
+    )
 
 
 def commands() -> list[str]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -146,9 +144,8 @@ def test_what_is_missing_is_asked_for_by_options(command, name, tmp_path, monkey
     assert not list(tmp_path.iterdir())
 
 
-def test_the_real_program_asks_alike():
-    words = [sys.executable, "-m", "slimilar", "prune", DEMO, "--criterion", "taylor", "--flops", "0.5"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+def test_the_real_program_asks_alike(program):
+    done = program("prune", DEMO, "--criterion", "taylor", "--flops", "0.5")
     assert (done.returncode, done.stdout) == (2, "")
     assert " ".join(done.stderr.split()).startswith(
         'slimilar: criterion "taylor" follows the loss on labelled images, got none: pass --calibrate with'

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import onnx
@@ -403,18 +401,7 @@ def test_a_failing_comparison_leaves_the_old_file(tmp_path, monkeypatch):
 # --- the command line -----------------------------------------------------------------------------------------
 
 
-def slimilar_command(*words: str, cwd) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "slimilar", *words],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-
-
-def test_file_to_file_in_a_process_of_its_own(tmp_path):
+def test_file_to_file_in_a_process_of_its_own(tmp_path, program):
     from PIL import Image
 
     (tmp_path / "photos").mkdir()
@@ -425,7 +412,7 @@ def test_file_to_file_in_a_process_of_its_own(tmp_path):
     made = classifier()
     saved(made, tmp_path / "model.onnx")
     words = "prune model.onnx --calibrate photos/ --flops 0.6 -o small.onnx --json"
-    done = slimilar_command(*words.split(), cwd=tmp_path)
+    done = program(*words.split(), cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert told["cost"]["after"]["flops"] <= 0.6 * told["cost"]["before"]["flops"]
@@ -436,14 +423,14 @@ def test_file_to_file_in_a_process_of_its_own(tmp_path):
     assert found.shape == (4, 5)
     assert np.isfinite(found).all()
     for words in ("inspect small.onnx --json", "analyze small.onnx --json"):
-        done = slimilar_command(*words.split(), cwd=tmp_path)
+        done = program(*words.split(), cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         assert json.loads(done.stdout)
 
 
-def test_bad_input_is_one_sentence_on_the_command_line(tmp_path):
+def test_bad_input_is_one_sentence_on_the_command_line(tmp_path, program):
     (tmp_path / "bad.onnx").write_bytes(b"not onnx")
-    done = slimilar_command("prune", "bad.onnx", "--flops", "0.6", "-o", "small.onnx", cwd=tmp_path)
+    done = program("prune", "bad.onnx", "--flops", "0.6", "-o", "small.onnx", cwd=tmp_path)
     assert done.returncode != 0
     assert "Traceback" not in done.stderr
     assert "ONNX file" in " ".join(done.stderr.split())
