@@ -71,6 +71,7 @@ def main(folder: Path) -> int:
             for view, options in VIEWS.items():
                 url = address + str(page.parent.relative_to(SITE)) + "/"
                 opened = OpenPage(browser, url, reduced_motion="reduce", **options)
+                opened.context.set_default_timeout(120_000)  # the machine may be busy
                 opened.page.wait_for_load_state("networkidle")
                 outside = [u for u in opened.requests if not u.startswith((address, "data:", "blob:"))]
                 found = [*opened.page.evaluate(_FAULTS), *opened.problems, *outside]

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from helpers.paths import DOCS
@@ -161,11 +161,16 @@ def test_the_commands_that_come_next_work_as_they_are_printed(slimilar, home, sm
         r"slimilar (?:evaluate|bench|finetune|export) .*?(?= slimilar |$)", small[small.index("Next") :]
     )
     assert len(commands) == 4
+    said = []
     for command in commands:
         words = shlex.split(command)[1:]
         words += {"bench": ["--seconds", "0.1"], "finetune": ["--limit", "8"]}.get(words[0], [])
-        slimilar(*words)
+        said.append(slimilar(*words))
     assert (home / "small.onnx").is_file()
+    assert (
+        "Next slimilar export finetuned/model.safetensors --base net.py:MyNetwork -o finetuned.onnx"
+        in said[2]
+    )
     tuned = slimilar(
         "evaluate", "finetuned/model.safetensors", "--base", "net.py:MyNetwork", "--data", "photos"
     )
@@ -289,6 +294,17 @@ def test_a_network_with_two_inputs_is_calibrated_from_a_file(slimilar, home):
                     "--round-to", "1", "--calibrate", "pairs.npz", "-o", "pair")  # fmt: skip
     assert "calibrating on 24 images of pairs.npz; that is few" in said
     assert (home / "pair" / "model.safetensors").is_file()
+
+
+def test_five_images_are_too_few_and_not_used(slimilar, home):
+    (home / "five").mkdir()
+    for file in sorted((home / "photos/train/frog").glob("*.png"))[:5]:
+        shutil.copy(file, home / "five")
+    said = slimilar("prune", *MINE, "--flops", "0.6", *PLAIN, "--calibrate", "five", "-o", "from-five")
+    assert "5 images are too few to fit to some and measure on others, so none is used" in said
+    slimilar("prune", *MINE, "--flops", "0.6", "-o", "from-none")
+    five, none = (load_file(home / name / "model.safetensors") for name in ("from-five", "from-none"))
+    assert all(torch.equal(five[name], tensor) for name, tensor in none.items())
 
 
 def test_a_recipe_gives_the_same_model_again(slimilar, home, small):

@@ -11,6 +11,7 @@ import pytest
 
 from slimilar import criteria, models
 from slimilar.cli import known_names
+from slimilar.cli.plans import ENOUGH
 from slimilar.data.cifar import CLASSES
 from slimilar.deploy.runtimes import ENGINES
 from slimilar.pipeline.analysis import Streams
@@ -97,6 +98,7 @@ def test_a_slip_is_answered_without_torch(answers, line):
 
 
 def test_the_names_are_those_of_the_library():
+    assert criteria.ENOUGH_IMAGES == ENOUGH
     assert set(known_names.RESIDUALS) == {name for kind in get_args(Streams) for name in get_args(kind)}
     assert get_args(Linkage) == known_names.LINKAGES
     assert known_names.RECONSTRUCTIONS == OPTIONS

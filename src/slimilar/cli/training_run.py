@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import shlex
 from typing import TYPE_CHECKING, Any
 
 from slimilar.cli.destination import folder_for
@@ -104,8 +105,9 @@ class TrainingCommand:
         )
         rows = [*before, _measured(result), ["model", escape(file)]]
         self.out.table(["<", "<"], rows)
-        if command := phase.next(file):
-            self.out.next(command)
+        base = f" --base {shlex.quote(self.opened.base)}" if self.opened.base else ""
+        saved = shlex.quote(str(file))
+        self.out.next(phase.next(file) or f"slimilar export {saved}{base} -o {self.folder.name}.onnx")
         history = [dataclasses.asdict(epoch) for epoch in result.history]
         start = {} if result.start_accuracy is None else {"start_accuracy": result.start_accuracy}
         self.out.answer({**start, "accuracy": result.accuracy, "history": history, "model": str(file)})

@@ -74,7 +74,8 @@ def bench(
     rows = [row for name, timings in found.items() for row in _rows(name, timings, models, batch)]
     device = device_of(opened[models[0]].model)
     hardware = device_name(device)
-    threads_used = f"{torch.get_num_threads()} threads, " if device.type == "cpu" else ""
+    count = torch.get_num_threads()
+    threads_used = f"{count} thread{'s' * (count > 1)}, " if device.type == "cpu" else ""
     where = f"{hardware}, batch {batch}, {threads_used}medians and 95 % intervals of runs in turn"
     out.table(["<engine", "<model", "ms", "<95 %", "images/s", "time", "<95 %"], rows, where)
     savings = _savings(opened, models, found, batch)
