@@ -15,7 +15,7 @@ PYTEST := $(BIN)/python -m pytest
 PARALLEL := OMP_NUM_THREADS=1 $(PYTEST) -n auto
 
 .DEFAULT_GOAL := help
-.PHONY: help install test test-slow test-zoo test-accelerator test-engines check format demo docs package bench \
+.PHONY: help install test test-slow test-zoo test-accelerator test-engines check format demo docs docs-commands site-walk package bench \
 	screenshots clean
 
 help:  ## list the targets
@@ -82,6 +82,13 @@ demo: $(INSTALLED)  ## see it work
 docs: $(DOCS)  ## build the documentation in site/; warnings are errors
 	$(BIN)/python scripts/cli_reference.py
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict $(ARGS)
+
+docs-commands: $(INSTALLED)  ## run every command of the documentation in a fresh clone; DATA=FOLDER adds datasets
+	PYTHONPATH=benchmarks $(BIN)/python scripts/docs_commands.py $(if $(DATA),--data "$(DATA)") $(ARGS)
+
+site-walk: docs  ## take screenshots of every page of the documentation, and look for what can be checked
+	@scripts/ensure-browser
+	PYTHONPATH=benchmarks $(BIN)/python scripts/site_walk.py $(ARGS)
 
 package: $(DOCS)  ## build wheel and sdist, run the demo from each in an empty environment; PYTHONS="python3.10 ..."
 	PYTHONPATH=benchmarks $(BIN)/python scripts/check_package.py

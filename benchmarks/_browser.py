@@ -38,9 +38,9 @@ def started() -> Iterator[Any]:
 
 
 class OpenPage:
-    """One page, with the errors, dialogs and requests that it caused."""
+    """One page, of a file or an address, with the errors, dialogs and requests that it caused."""
 
-    def __init__(self, browser: Any, file: Path, **options: Any) -> None:
+    def __init__(self, browser: Any, file: Path | str, **options: Any) -> None:
         self.context = browser.new_context(accept_downloads=True, **{"viewport": DESKTOP, **options})
         self.context.set_default_timeout(10_000)
         self.page = self.context.new_page()
@@ -50,7 +50,7 @@ class OpenPage:
         self.page.on("pageerror", lambda error: self.problems.append(str(error)))
         self.page.on("dialog", self._on_dialog)
         self.page.on("request", lambda request: self.requests.append(request.url))
-        self.page.goto(file.absolute().as_uri())
+        self.page.goto(file if isinstance(file, str) else file.absolute().as_uri())
 
     def _on_console(self, message: Any) -> None:
         if message.type in ("error", "warning"):

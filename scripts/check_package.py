@@ -83,14 +83,14 @@ def _installer(interpreter: str, python: Path) -> tuple[list[str | Path], list[s
     return [interpreter, "-m", "venv", "venv"], install
 
 
-def record(row: str) -> None:
+def record(row: str, heading: str) -> None:
     """Put a row into the file of results, in place of the one of the same version and kind."""
     file = RESULTS / "package.txt"
     known = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
     rows = {tuple(line.split()[:2]): line for line in known if line[:1].isdigit()}
     rows[tuple(row.split()[:2])] = row
     in_order = sorted(rows.values(), key=lambda line: [int(n) for n in line.split()[0].split(".")])
-    write_text(file, "\n".join([header("make package", 0), "", HEADING, *in_order, ""]))
+    write_text(file, "\n".join([heading, "", HEADING, *in_order, ""]))
 
 
 def _torch() -> str:
@@ -101,14 +101,15 @@ def _torch() -> str:
 def main() -> None:
     """Check every package with every interpreter, and record what passes."""
     interpreters = os.environ.get("PYTHONS", "").split() or [sys.executable]
-    built = commit() or "unknown"  # now: the checkout may move on while the demos run
+    # Now: the checkout may move on while the demos run.
+    built, heading = commit() or "unknown", header("make package", 0)
     packages = build(ROOT / "dist")
     print(HEADING, flush=True)
     for interpreter in interpreters:
         for package in packages:
             row = check(interpreter, package, built.replace(" + changes", "+"))
             print(row, flush=True)
-            record(row)
+            record(row, heading)
 
 
 if __name__ == "__main__":

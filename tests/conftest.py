@@ -8,6 +8,8 @@ import pytest
 import torch
 from hypothesis import settings
 
+from helpers.program import Program
+
 # A deadline fails on a busy machine, and a random example on somebody else's.
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
@@ -16,6 +18,14 @@ settings.load_profile("repeatable")
 @pytest.fixture(autouse=True)
 def _fixed_seed() -> None:
     torch.manual_seed(0)
+
+
+@pytest.fixture(scope="session")
+def program(_own_cache: None) -> Iterator[Program]:
+    """The real program; commands are processes of their own."""
+    started = Program()
+    yield started
+    started.close()
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -13,6 +13,7 @@ import pytest
 import typer
 import yaml
 
+import slimilar
 from helpers.paths import BENCHMARKS, DOCS, ROOT
 from slimilar import errors
 from slimilar.cli import app
@@ -146,6 +147,24 @@ def test_the_reference_of_the_command_line_is_that_of_the_program() -> None:
     assert (DOCS / "cli.md").read_text(encoding="utf-8") == script.reference(), "run scripts/cli_reference.py"
 
 
+def test_every_public_name_is_in_the_reference() -> None:
+    named = re.findall(
+        r"^::: slimilar\.([\w.]+)$", (DOCS / "api.md").read_text(encoding="utf-8"), re.MULTILINE
+    )
+    documented = {name.rpartition(".")[2] for name in named}
+    assert set(slimilar.__all__) - {"SlimilarError"} <= documented  # the errors are documented as a module
+    for name in named:
+        home, _, last = name.rpartition(".")
+        assert hasattr(importlib.import_module(f"slimilar.{home}".rstrip(".")), last), name
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *sorted(DOCS.glob("*.md"))], ids=lambda page: page.name)
+def test_code_fits_the_column(page: Path) -> None:
+    """As wide as a page of the site shows at 1280 pixels without scrolling."""
+    blocks = re.findall(r"^```\w*\n(.*?)^```", page.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+    assert not [line for block in blocks for line in block.splitlines() if len(line) > 96]
+
+
 def test_every_error_has_its_entry_in_troubleshooting() -> None:
     text = (DOCS / "troubleshooting.md").read_text(encoding="utf-8")
     known = {
@@ -165,8 +184,12 @@ def test_quoted_messages_are_those_of_the_program() -> None:
 
 
 # Pages whose examples need more than a folder to run in; each has a test of its own.
-ELSEWHERE = {"criteria.md": "tests/criteria/test_docs.py", "detectors.md": "tests/zoo/test_detectors.py",
-             "onnx.md": "tests/deploy/test_onnx_guide.py"}  # fmt: skip
+ELSEWHERE = {
+    "index.md": "tests/test_readme.py",
+    "criteria.md": "tests/criteria/test_docs.py",
+    "detectors.md": "tests/zoo/test_detectors.py",
+    "onnx.md": "tests/deploy/test_onnx_guide.py",
+}
 WITH_PYTHON = [
     page.name for page in sorted(DOCS.glob("*.md")) if "```python" in page.read_text(encoding="utf-8")
 ]

@@ -9,7 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 import slimilar
-from helpers.paths import ROOT
+from helpers.paths import DOCS, ROOT
 from slimilar.cli import app
 from slimilar.data import demo_images
 
@@ -33,8 +33,16 @@ def test_the_quick_start_runs(tmp_path, monkeypatch, capsys):
     assert isinstance(found["result"], slimilar.Result)
 
 
+def test_the_quick_start_of_the_site_is_the_same():
+    """So it runs too: docs/index.md."""
+    start = (DOCS / "index.md").read_text(encoding="utf-8")
+    assert re.findall(r"```python\n(.*?)```", start, re.DOTALL) == re.findall(
+        r"```python\n(.*?)```", TEXT, re.DOTALL
+    )
+
+
 def commands() -> list[str]:
-    lines = re.findall(r"^slimilar .*$", TEXT, re.MULTILINE)
+    lines = re.findall(r"^slimilar .*$", TEXT.replace("\\\n", ""), re.MULTILINE)
     return [*re.findall(r"`(slimilar [^`]+)`", TEXT), *lines]
 
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ from helpers.fitting import images, small_net
 from slimilar.calibration.synthesis import synthesize
 from slimilar.criteria import available, facts, make
 from slimilar.data import Images
-from slimilar.reconstruction.methods import OPTIONS
+from slimilar.reconstruction.methods import Reconstruction
 from slimilar.train import Recipe, evaluate, finetune, train
 
 pytestmark = pytest.mark.accelerator
@@ -41,22 +41,35 @@ def agree(found: nn.Module, wanted: nn.Module, dtype: torch.dtype = torch.float3
     torch.testing.assert_close(given, expected, **near)
 
 
-@pytest.mark.parametrize("name", OPTIONS)
-@pytest.mark.parametrize("seen", ["data-free", "images on the CPU", "images on the device"])
+# One of the methods looks at images.
+METHODS = [
+    *((str(name), "data-free") for name in Reconstruction if name != Reconstruction.LEAST_SQUARES),
+    ("least-squares", "images on the CPU"),
+    ("least-squares", "images on the device"),
+]
+
+
+@functools.cache
+def pruned_on_the_cpu(name: str | None, seen: bool) -> slimilar.Result:
+    """Return what to agree with; without a name, what `prune` decides by itself."""
+    options = {} if name is None else {"reconstruction": name, "criterion": "similarity"}
+    given = images(64) if seen else None
+    return slimilar.prune(small_net(), images(1), flops=0.6, calibration=given, **options)
+
+
+@pytest.mark.parametrize(("name", "seen"), METHODS)
 def test_prune_with_every_reconstruction(
     name: str, seen: str, device: torch.device, dtype: torch.dtype
 ) -> None:
-    if name == "least-squares" and seen == "data-free":
-        pytest.skip("needs images")
     net, example = placed(device, dtype)
     given = None if seen == "data-free" else images(64) if "CPU" in seen else images(64).to(device)
-    options: dict[str, Any] = {"flops": 0.6, "reconstruction": name, "criterion": "similarity"}
-    result = slimilar.prune(net, example, calibration=given, **options)
+    result = slimilar.prune(
+        net, example, flops=0.6, calibration=given, reconstruction=name, criterion="similarity"
+    )
     assert on_device(result.model, device, dtype)
     assert on_device(net, device, dtype)
-    half = small_net().to(dtype).float()
-    wanted = slimilar.prune(half, images(1), calibration=None if given is None else images(64), **options)
     if dtype is torch.float32:
+        wanted = pruned_on_the_cpu(name, given is not None)
         assert result.kept == wanted.kept
         agree(result.model, wanted.model, dtype)
 
@@ -67,22 +80,25 @@ def test_prune_decides_by_itself(device: torch.device, dtype: torch.dtype) -> No
     assert on_device(result.model, device, dtype)
     assert result.error is not None
     if dtype is torch.float32:
-        wanted = slimilar.prune(small_net(), images(1), flops=0.6, calibration=images(64))
+        wanted = pruned_on_the_cpu(None, True)
         assert result.kept == wanted.kept
         agree(result.model, wanted.model)
 
 
+def planned(name: str, net: nn.Module, example: Tensor) -> slimilar.Plan:
+    made = make(name, trained=True) if facts(name).needs == "training" else name
+    return slimilar.analyze(net, example, criterion=made, calibration=images(64), labels=torch.arange(64) % 4)
+
+
+@functools.cache
+def planned_on_the_cpu(name: str, dtype: torch.dtype) -> slimilar.Plan:
+    """Return what to agree with, from the same weights."""
+    return planned(name, small_net().to(dtype).float(), images(1))
+
+
 @pytest.mark.parametrize("name", available())
 def test_every_criterion(name: str, device: torch.device, dtype: torch.dtype) -> None:
-    net, example = placed(device, dtype)
-    data = images(64)
-    labels = torch.arange(64) % 4
-    made = make(name, trained=True) if facts(name).needs == "training" else name
-    plan = slimilar.analyze(net, example, criterion=made, calibration=data, labels=labels)
-    other = make(name, trained=True) if facts(name).needs == "training" else name
-    wanted = slimilar.analyze(
-        small_net().to(dtype).float(), images(1), criterion=other, calibration=data, labels=labels
-    )
+    plan, wanted = planned(name, *placed(device, dtype)), planned_on_the_cpu(name, dtype)
     assert [g.name for g in plan.groups] == [g.name for g in wanted.groups]
     if dtype is torch.float32 and plan.groups:
         for mine, theirs in zip(plan.orders, wanted.orders, strict=True):

@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -146,9 +144,8 @@ def test_what_is_missing_is_asked_for_by_options(command, name, tmp_path, monkey
     assert not list(tmp_path.iterdir())
 
 
-def test_the_real_program_asks_alike():
-    words = [sys.executable, "-m", "slimilar", "prune", DEMO, "--criterion", "taylor", "--flops", "0.5"]
-    done = subprocess.run(words, capture_output=True, text=True, timeout=120)
+def test_the_real_program_asks_alike(program):
+    done = program("prune", DEMO, "--criterion", "taylor", "--flops", "0.5")
     assert (done.returncode, done.stdout) == (2, "")
     assert " ".join(done.stderr.split()).startswith(
         'slimilar: criterion "taylor" follows the loss on labelled images, got none: pass --calibrate with'
@@ -253,7 +250,7 @@ def test_a_saved_network_remembers_its_phase(tmp_path):
 
 ROOT = Path(slimilar.__file__).parent
 # About Python files and model options, which are typed so on the command line too: slimilar:vgg16,width=0.5.
-TYPED_ALIKE = {"deploy/sources.py", "deploy/weights.py", "criteria/soft.py"}
+TYPED_ALIKE = {"deploy/model_names.py", "deploy/sources.py", "deploy/weights.py", "criteria/soft.py"}
 
 
 def messages() -> dict[tuple[str, int], str]:

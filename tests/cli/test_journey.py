@@ -16,13 +16,15 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from typer.testing import CliRunner
 
 from helpers.paths import DOCS
+from helpers.program import Program
 from slimilar.cli import app
 from slimilar.data import demo_images
-from slimilar.deploy.sources import build, parse
+from slimilar.deploy.model_names import parse
+from slimilar.deploy.sources import build
 
 NETWORK = """
 import torch
@@ -94,27 +96,53 @@ def home(tmp_path_factory) -> Path:
     return folder
 
 
-def environment(columns: int = 200) -> dict[str, str]:
-    """Return the variables of a terminal of some width."""
+def environment() -> dict[str, str]:
+    """Return the variables of a wide terminal."""
     known = {name: value for name, value in os.environ.items() if name != "SLIMILAR_DATA"}
-    return {**known, "COLUMNS": str(columns), "OMP_NUM_THREADS": "1"}
+    return {**known, "COLUMNS": "200", "OMP_NUM_THREADS": "1"}
 
 
-def slimilar(home: Path, *words: str, code: int = 0) -> str:
-    """Run the program in the user's folder, and return what it printed on both streams."""
-    done = subprocess.run(
-        [sys.executable, "-m", "slimilar", *words], capture_output=True, text=True, timeout=600, cwd=home,
-        env=environment(),
-    )  # fmt: skip
-    assert done.returncode == code, done.stdout + done.stderr
-    return " ".join((done.stderr + done.stdout).split())
+class Shell:
+    """The user's shell: commands in the user's folder, each in a process of its own."""
+
+    def __init__(self, home: Path, program: Program) -> None:
+        self.home, self.program = home, program
+
+    def __call__(self, *words: str, code: int = 0) -> str:
+        """Run the program and return what it printed on both streams, as one line."""
+        done = self.program(*words, cwd=self.home)
+        assert done.returncode == code, done.stdout + done.stderr
+        return " ".join((done.stderr + done.stdout).split())
+
+
+@pytest.fixture(scope="module")
+def slimilar(home, program) -> Shell:
+    """The program in the user's folder."""
+    return Shell(home, program)
 
 
 @pytest.fixture(scope="module")
 def small(home) -> str:
-    """What `prune` said; its results are in small/."""
-    return slimilar(home, "prune", *MINE, "--flops", "0.6", *PLAIN, "--calibrate", "photos", "--data", "photos",
-                    "-o", "small")  # fmt: skip
+    """What `prune` said, started as users start it; its results are in small/."""
+    words = [
+        "prune",
+        *MINE,
+        "--flops",
+        "0.6",
+        *PLAIN,
+        "--calibrate",
+        "photos",
+        "--data",
+        "photos",
+        "-o",
+        "small",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-m", "slimilar", *words], capture_output=True, text=True, timeout=600, cwd=home,
+        env=environment(),
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return " ".join((done.stderr + done.stdout).split())
 
 
 def test_prune_says_what_it_does_and_what_comes_next(home, small):
@@ -128,18 +156,23 @@ def test_prune_says_what_it_does_and_what_comes_next(home, small):
     ]  # fmt: skip
 
 
-def test_the_commands_that_come_next_work_as_they_are_printed(home, small):
+def test_the_commands_that_come_next_work_as_they_are_printed(slimilar, home, small):
     commands = re.findall(
         r"slimilar (?:evaluate|bench|finetune|export) .*?(?= slimilar |$)", small[small.index("Next") :]
     )
     assert len(commands) == 4
+    said = []
     for command in commands:
         words = shlex.split(command)[1:]
         words += {"bench": ["--seconds", "0.1"], "finetune": ["--limit", "8"]}.get(words[0], [])
-        slimilar(home, *words)
+        said.append(slimilar(*words))
     assert (home / "small.onnx").is_file()
+    assert (
+        "Next slimilar export finetuned/model.safetensors --base net.py:MyNetwork -o finetuned.onnx"
+        in said[2]
+    )
     tuned = slimilar(
-        home, "evaluate", "finetuned/model.safetensors", "--base", "net.py:MyNetwork", "--data", "photos"
+        "evaluate", "finetuned/model.safetensors", "--base", "net.py:MyNetwork", "--data", "photos"
     )
     assert "mean 0.5 0.5 0.5, std 0.25 0.25 0.25" in tuned  # as it was pruned and fine-tuned
 
@@ -176,9 +209,9 @@ def test_commands_of_other_pages_run(page, tmp_path, monkeypatch):
     run_page(page)
 
 
-def test_accuracy_is_that_of_the_pixels_as_they_are(home):
+def test_accuracy_is_that_of_the_pixels_as_they_are(slimilar, home):
     said = json.loads(
-        slimilar(home, "evaluate", *MINE, *PLAIN, "--data", "photos", "--json")
+        slimilar("evaluate", *MINE, *PLAIN, "--data", "photos", "--json")
     )["net.py:MyNetwork"]  # fmt: skip
     model = build(parse(f"{home}/net.py:MyNetwork"))
     model.load_state_dict(torch.load(home / "wrapped.pt")["state_dict"])
@@ -195,7 +228,7 @@ def test_accuracy_is_that_of_the_pixels_as_they_are(home):
     assert said["accuracy"] == pytest.approx(right / count)
 
 
-def test_photos_that_a_camera_turned_are_turned_back(home):
+def test_photos_that_a_camera_turned_are_turned_back(slimilar, home):
     """Stored on their side with an EXIF orientation, they give what the upright ones give."""
     turn = Image.Exif()
     turn[0x0112] = 6  # to be shown turned by 90 degrees clockwise
@@ -204,22 +237,19 @@ def test_photos_that_a_camera_turned_are_turned_back(home):
         place.parent.mkdir(parents=True, exist_ok=True)
         Image.open(file).transpose(Image.Transpose.ROTATE_90).save(place, exif=turn)
     upright, turned = (
-        json.loads(slimilar(home, "evaluate", *MINE, *PLAIN, "--data", data, "--json"))["net.py:MyNetwork"]
+        json.loads(slimilar("evaluate", *MINE, *PLAIN, "--data", data, "--json"))["net.py:MyNetwork"]
         for data in ("photos", "turned")
     )
     assert turned == upright
 
 
-def test_a_normalisation_that_nobody_gave_is_called_a_guess(home):
-    said = slimilar(home, "evaluate", *MINE, "--data", "photos")
+def test_a_normalisation_that_nobody_gave_is_called_a_guess(slimilar):
+    said = slimilar("evaluate", *MINE, "--data", "photos")
     assert "std 0.229 0.224 0.225, a guess: --mean and --std take those of your training" in said
 
 
-def test_a_narrow_terminal_breaks_neither_names_nor_commands(home):
-    done = subprocess.run(
-        [sys.executable, "-m", "slimilar", "analyze", *MINE], capture_output=True, text=True, timeout=600, cwd=home,
-        env=environment(60),
-    )  # fmt: skip
+def test_a_narrow_terminal_breaks_neither_names_nor_commands(home, program):
+    done = program("analyze", *MINE, cwd=home, columns=60)
     assert done.returncode == 0, done.stderr
     assert max(map(len, done.stdout.splitlines())) <= 60
     assert "blocks.0.conv1" in done.stdout
@@ -254,32 +284,41 @@ def test_fine_tuning_that_was_stopped_goes_on(home, small):
     assert not (home / "stopped" / "model.safetensors").exists()
 
 
-def test_a_network_with_two_inputs_is_calibrated_from_a_file(home):
+def test_a_network_with_two_inputs_is_calibrated_from_a_file(slimilar, home):
     arrays = {f"input_{i}": np.zeros((24, c, 16, 16), np.float32) for i, c in enumerate((3, 1))}
     rng = np.random.default_rng(0)
     np.savez(
         home / "pairs.npz", **{name: rng.normal(size=a.shape).astype("f4") for name, a in arrays.items()}
     )
-    said = slimilar(home, "prune", "net.py:Pair", "--input", "3x16x16", "--input", "1x16x16", "--flops", "0.6",
+    said = slimilar("prune", "net.py:Pair", "--input", "3x16x16", "--input", "1x16x16", "--flops", "0.6",
                     "--round-to", "1", "--calibrate", "pairs.npz", "-o", "pair")  # fmt: skip
     assert "calibrating on 24 images of pairs.npz; that is few" in said
     assert (home / "pair" / "model.safetensors").is_file()
 
 
-def test_a_recipe_gives_the_same_model_again(home, small):
-    said = slimilar(home, "run", "small/recipe.yaml", "-o", "again")
+def test_five_images_are_too_few_and_not_used(slimilar, home):
+    (home / "five").mkdir()
+    for file in sorted((home / "photos/train/frog").glob("*.png"))[:5]:
+        shutil.copy(file, home / "five")
+    said = slimilar("prune", *MINE, "--flops", "0.6", *PLAIN, "--calibrate", "five", "-o", "from-five")
+    assert "5 images are too few to fit to some and measure on others, so none is used" in said
+    slimilar("prune", *MINE, "--flops", "0.6", "-o", "from-none")
+    five, none = (load_file(home / name / "model.safetensors") for name in ("from-five", "from-none"))
+    assert all(torch.equal(five[name], tensor) for name, tensor in none.items())
+
+
+def test_a_recipe_gives_the_same_model_again(slimilar, home, small):
+    said = slimilar("run", "small/recipe.yaml", "-o", "again")
     assert "the model is identical to the one that the recipe was written for" in said
     assert (home / "again/model.safetensors").read_bytes() == (home / "small/model.safetensors").read_bytes()
     (home / "wrong.yaml").write_text("model: net.py:MyNetwork\noptions: {flop: 0.5}\n")
-    assert "did you mean flops" in slimilar(home, "run", "wrong.yaml", code=2)
+    assert "did you mean flops" in slimilar("run", "wrong.yaml", code=2)
 
 
 @pytest.mark.parametrize("weights", ["plain.safetensors", "parallel.pth"])
-def test_weights_in_other_wrappings_and_a_dry_run(home, weights):
-    said = slimilar(
-        home, "--verbose", "--log", "run.log", "prune", MINE[0], "--weights", weights, "--input", "3x32x32", "--ratio",
-        "0.5", "--dry-run", "-o", "dry",
-    )  # fmt: skip
+def test_weights_in_other_wrappings_and_a_dry_run(slimilar, home, weights):
+    said = slimilar("--verbose", "--log", "run.log", "prune", MINE[0], "--weights", weights, "--input", "3x32x32",
+                    "--ratio", "0.5", "--dry-run", "-o", "dry")  # fmt: skip
     assert "Nothing was written" in said
     assert "Tracing the channels" in said
     assert not (home / "dry").exists()
@@ -305,17 +344,16 @@ def test_weights_in_other_wrappings_and_a_dry_run(home, weights):
         ("prune net.py:MyNetwork --weights wrapped.pt --input 3x32x32 --flops 0.5 --finetune 1 -o x", 2, "pass --data"),
     ],
 )  # fmt: skip
-def test_mistakes_on_the_way_say_what_to_do(home, small, words, code, message):
-    assert message in slimilar(home, *words.split(), code=code)
+def test_mistakes_on_the_way_say_what_to_do(slimilar, small, words, code, message):
+    assert message in slimilar(*words.split(), code=code)
 
 
-def test_a_teacher_with_its_weights_and_fine_tuning_within_prune(home, small):
+def test_a_teacher_with_its_weights_and_fine_tuning_within_prune(slimilar, small):
     base = ["--base", "net.py:MyNetwork", "--data", "photos", "--epochs", "1", "--limit", "8"]
-    taught = slimilar(home, "finetune", "small/model.safetensors", *base, "--teacher", "net.py:MyNetwork",
+    taught = slimilar("finetune", "small/model.safetensors", *base, "--teacher", "net.py:MyNetwork",
                       "--teacher-weights", "wrapped.pt", "-o", "taught")  # fmt: skip
     assert "test accuracy" in taught
     slimilar(
-        home,
         "finetune",
         "small/model.safetensors",
         *base,
@@ -324,16 +362,14 @@ def test_a_teacher_with_its_weights_and_fine_tuning_within_prune(home, small):
         "-o",
         "twice",
     )
-    tuned = slimilar(
-        home, "prune", *MINE, "--flops", "0.6", "--data", "photos", "--finetune", "1", "-o", "tuned"
-    )
+    tuned = slimilar("prune", *MINE, "--flops", "0.6", "--data", "photos", "--finetune", "1", "-o", "tuned")
     assert "after fine-tuning" in tuned
 
 
-def test_the_other_commands(home, small):
-    assert "Next slimilar prune net.py:MyNetwork" in slimilar(home, "analyze", *MINE)
-    slimilar(home, "explore", *MINE, "--no-open", "-o", "explore.html")
-    assert "whole and unaltered" in slimilar(home, "inspect", "small/model.safetensors")
+def test_the_other_commands(slimilar, home, small):
+    assert "Next slimilar prune net.py:MyNetwork" in slimilar("analyze", *MINE)
+    slimilar("explore", *MINE, "--no-open", "-o", "explore.html")
+    assert "whole and unaltered" in slimilar("inspect", "small/model.safetensors")
     done = subprocess.run(
         f"{shlex.quote(sys.executable)} -m slimilar analyze {shlex.join(MINE)} | head -n 1; echo ${{PIPESTATUS[0]}}",
         shell=True, executable="/bin/bash", capture_output=True, text=True, timeout=600, cwd=home,

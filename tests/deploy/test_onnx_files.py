@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -458,18 +456,7 @@ def test_a_failing_comparison_leaves_the_old_file(tmp_path, monkeypatch):
 # --- the command line -----------------------------------------------------------------------------------------
 
 
-def slimilar_command(*words: str, cwd) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "slimilar", *words],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-
-
-def test_file_to_file_in_a_process_of_its_own(tmp_path):
+def test_file_to_file_in_a_process_of_its_own(tmp_path, program):
     """The line of the guide, then every other command that takes a file, each as a user runs it."""
     from PIL import Image
 
@@ -482,7 +469,7 @@ def test_file_to_file_in_a_process_of_its_own(tmp_path):
     saved(made, tmp_path / "model.onnx")
 
     def told(words: str) -> Any:
-        done = slimilar_command(*words.split(), "--json", cwd=tmp_path)
+        done = program(*words.split(), "--json", cwd=tmp_path)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
@@ -505,9 +492,9 @@ def test_file_to_file_in_a_process_of_its_own(tmp_path):
     assert score["images"] == 20
 
 
-def test_bad_input_is_one_sentence_on_the_command_line(tmp_path):
+def test_bad_input_is_one_sentence_on_the_command_line(tmp_path, program):
     (tmp_path / "bad.onnx").write_bytes(b"not onnx")
-    done = slimilar_command("prune", "bad.onnx", "--flops", "0.6", "-o", "small.onnx", cwd=tmp_path)
+    done = program("prune", "bad.onnx", "--flops", "0.6", "-o", "small.onnx", cwd=tmp_path)
     assert done.returncode != 0
     assert "Traceback" not in done.stderr
     assert "ONNX file" in " ".join(done.stderr.split())

@@ -7,8 +7,9 @@ import pytest
 import torch
 from PIL import Image
 
+from slimilar.deploy.model_names import parse
 from slimilar.deploy.preprocessing import published_preprocessing
-from slimilar.deploy.sources import build, parse
+from slimilar.deploy.sources import build
 from slimilar.utils.torchvision_compat import import_torchvision
 
 

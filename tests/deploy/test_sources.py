@@ -10,7 +10,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 from helpers.small_networks import Mobile, trained
-from slimilar.deploy.sources import build, input_shape, parse
+from slimilar.deploy.model_names import parse
+from slimilar.deploy.sources import build, input_shape
 from slimilar.deploy.weights import fill_
 from slimilar.errors import DataError, InvalidInput
 

@@ -20,7 +20,8 @@ import slimilar
 from helpers.paths import TESTS
 from helpers.small_networks import NETWORKS, Dense, Mobile, Tied, images, trained
 from slimilar.deploy.file_format import inspect
-from slimilar.deploy.sources import build, parse
+from slimilar.deploy.model_names import parse
+from slimilar.deploy.sources import build
 from slimilar.deploy.store import NO_SURGERY
 from slimilar.errors import InvalidInput, StoreError
 from slimilar.graph.groups import Residual

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import runpy
 import subprocess
@@ -57,21 +58,28 @@ def test_denoise(photos, capsys):
     assert small[0].out_channels < 64
 
 
-def test_segment(photos, capsys):
+def test_segment(photos, capsys, monkeypatch):
+    """With a backbone of a quarter of the channels, which takes a quarter of the time."""
+    networks = import_torchvision("torchvision.models.segmentation")
+    narrow = functools.partial(networks.lraspp.mobilenet_v3_large, width_mult=0.25)
+    monkeypatch.setattr(networks.lraspp, "mobilenet_v3_large", narrow)
     run("segment.py", "lraspp_mobilenet_v3_large", "--images", photos, "--size", 64, "--flops", 0.7)
     assert "pixels with the same class" in capsys.readouterr().out
-    networks = import_torchvision("torchvision.models.segmentation")
     fresh = networks.lraspp_mobilenet_v3_large(weights=None, weights_backbone=None)
     small = slimilar.load("segmentation-small.safetensors", fresh)
     assert small(torch.zeros(1, 3, 64, 64))["out"].shape == (1, 21, 64, 64)
 
 
-def test_classify(photos, capsys):
+def test_classify(photos, capsys, monkeypatch):
     """The pruned network is kept unless a longer training is better on the images held out."""
+    networks = import_torchvision("torchvision.models")
+    monkeypatch.setattr(
+        networks, "mobilenet_v3_small", functools.partial(networks.mobilenet_v3_small, width_mult=0.5)
+    )
     run("classify.py", "mobilenet_v3_small", "--images", photos, "--flops", 0.7, "--epochs", 1)
     said = capsys.readouterr().out
     assert "held-out images" in said
-    fresh = import_torchvision("torchvision.models").mobilenet_v3_small(num_classes=2)
+    fresh = networks.mobilenet_v3_small(num_classes=2)
     assert slimilar.load("classifier-small.safetensors", fresh)(torch.zeros(1, 3, 224, 224)).shape == (1, 2)
 
 

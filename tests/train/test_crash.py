@@ -37,7 +37,7 @@ def killed_trainings(place: Path, kills: int) -> dict[str, object]:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.parametrize("kills", [5, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("kills", [3, pytest.param(60, marks=pytest.mark.slow)])
 def test_killed_at_any_moment_it_ends_with_the_same_bits(tmp_path, kills):
     """Killed at steps, before and after each sync and rename, and at random times; twice in every trial."""
     found = killed_trainings(tmp_path, kills)

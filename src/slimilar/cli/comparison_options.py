@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slimilar.cli import options
+from slimilar.cli.known_names import RESIDUALS, check_criterion, check_one_of, check_recipe
 from slimilar.cli.plan_options import Residual
 from slimilar.cli.preprocessing_options import PreprocessingOptions
 from slimilar.errors import InvalidInput
@@ -62,6 +63,13 @@ class TermsOptions:
     residual: Residual = "inner"
     seed: Annotated[str, typer.Option(help="Seeds separated by commas.", metavar="SEEDS")] = "0"
     keep: Annotated[bool, typer.Option("--keep", help="Keep the pruned networks.")] = False
+
+    def check(self, *sources: str | None) -> None:
+        """Raise for names that are misspelt, given where the model comes from; needs no torch."""
+        check_one_of("residual", self.residual, RESIDUALS)
+        check_recipe(self.recipe)
+        for name in () if self.criteria == "all" else _words(self.criteria, "criteria"):
+            check_criterion(name, *sources)
 
     def terms(self) -> Terms:
         """Return the terms; raise for what is misspelt."""

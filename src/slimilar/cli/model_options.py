@@ -9,7 +9,8 @@ from typing import Annotated
 
 import typer
 
-from slimilar.cli.model_source import OpenedModel, open_model, open_models
+from slimilar.cli.known_names import DTYPES, check_one_of
+from slimilar.cli.model_source import OpenedModel, check_names, open_model, open_models
 
 _option = partial(typer.Option, rich_help_panel="Model")
 
@@ -52,6 +53,10 @@ class ModelOptions:
         ),
     ] = None
 
+    def check(self, *names: str) -> None:
+        """Raise for names and files that are not there; open() does so too, but needs torch afterwards."""
+        check_names(names, self.weights, self.base)
+
     def open(self, name: str) -> OpenedModel:
         """Return the model of a name."""
         return open_model(name, self.weights, self.input, self.base)
@@ -67,6 +72,10 @@ class Placement:
 
     device: Device = "auto"
     dtype: Dtype = None
+
+    def __post_init__(self) -> None:
+        if self.dtype is not None:
+            check_one_of("dtype", self.dtype, DTYPES)
 
     def of(self, opened: OpenedModel) -> OpenedModel:
         """Return a model there."""

@@ -10,6 +10,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from slimilar.cli.known_names import check_network
+from slimilar.deploy.model_names import (
+    check_not_weights,
+    check_onnx_file,
+    check_python_file,
+    check_saved_file,
+    check_weights_file,
+    parse,
+)
 from slimilar.errors import DataError, InvalidInput
 
 if TYPE_CHECKING:
@@ -77,6 +86,7 @@ def open_model(
     text: str, weights: str | None = None, shapes: Sequence[str] | None = None, base: str | None = None
 ) -> OpenedModel:
     """Return the model that a user means, with its weights, in evaluation mode."""
+    check_names([text], weights, base)
     given = tuple(parse_shape(shape) for shape in shapes or ())
     words = [shlex.quote(text)]
     words += ["--weights", shlex.quote(weights)] if weights else []
@@ -97,15 +107,37 @@ def open_models(
     base: str | None = None,
 ) -> dict[str, OpenedModel]:
     """Return several models by name. Weights are for those that are not saved files, or, if there are none, for all."""
+    check_names(names, weights, base)
     coded = [name for name in names if not name.endswith(".onnx") and not is_saved(name)]
     named = coded or [name for name in names if not name.endswith(".onnx")]
     return {name: open_model(name, weights if name in named else None, shapes, base) for name in names}
 
 
+def check_names(names: Sequence[str], weights: str | None = None, base: str | None = None) -> None:
+    """Raise for a name that is no model's and for a file that is not there; at once, before torch is imported."""
+    for text in names:
+        if text.endswith(".onnx"):
+            check_onnx_file(text)
+        elif is_saved(text):
+            check_saved_file(text)
+        else:
+            _check_coded(text)
+    if weights not in (None, "default"):
+        check_weights_file(weights)
+    if base is not None:
+        _check_coded(base)
+
+
+def _check_coded(text: str) -> None:
+    source = parse(text)
+    if source.kind == "file":
+        check_python_file(source)
+    elif source.kind == "slimilar":
+        check_network(source.name)
+
+
 def is_saved(text: str) -> bool:
     """Tell whether a model is named by a saved file."""
-    from slimilar.deploy.sources import check_not_weights
-
     check_not_weights(text)
     return text.endswith(".safetensors") or (Path(text).is_file() and not text.endswith(".py"))
 
@@ -133,7 +165,7 @@ def _saved(
     text: str, weights: str | None, base: str | None, given: tuple[tuple[int, ...], ...], command: str
 ) -> OpenedModel:
     from slimilar.deploy.file_format import inspect
-    from slimilar.deploy.sources import build, input_shape, parse
+    from slimilar.deploy.sources import build, input_shape
     from slimilar.deploy.store import load
     from slimilar.deploy.weights import fill_
 
@@ -187,7 +219,7 @@ def _from_onnx(
 
 
 def _built(text: str, weights: str | None, given: tuple[tuple[int, ...], ...], command: str) -> OpenedModel:
-    from slimilar.deploy.sources import build, input_shape, parse
+    from slimilar.deploy.sources import build, input_shape
     from slimilar.deploy.weights import fill_
 
     source = parse(text)
@@ -210,7 +242,7 @@ def has_random_weights(text: str) -> bool:
     """Tell whether a model that is built without a file of weights has those of a random initialisation."""
     import torch
 
-    from slimilar.deploy.sources import build, parse
+    from slimilar.deploy.sources import build
 
     if is_saved(text):
         return False
@@ -223,8 +255,6 @@ def has_random_weights(text: str) -> bool:
 
 def original_with_weights(opened: OpenedModel) -> str | None:
     """Return the name of the model that a fitted one was pruned from, if that name brings its trained weights."""
-    from slimilar.deploy.sources import parse
-
     if not opened.fitted or not opened.source or opened.source.endswith(".onnx"):
         return None
     if parse(opened.source).kind != "slimilar" or has_random_weights(opened.source):
@@ -238,8 +268,6 @@ def original_with_weights(opened: OpenedModel) -> str | None:
 
 def _own_file(source: str | None) -> str | None:
     """Return the name of a model that lives in a Python file of the user."""
-    from slimilar.deploy.sources import parse
-
     return source if source and not source.endswith(".onnx") and parse(source).kind == "file" else None
 
 
@@ -264,7 +292,6 @@ def _published(name: str, weights: str | None) -> nn.Module:
 
 def _downloaded(text: str) -> Any:
     """Return a library's model with the weights it offers itself."""
-    from slimilar.deploy.sources import parse
     from slimilar.utils.hub import skip_retries_offline
     from slimilar.utils.torchvision_compat import import_torchvision
 
@@ -291,7 +318,6 @@ def _preprocessing(
     """Return what is known of a model's preprocessing; None where the dataset's own has to do."""
     from slimilar.data import Preprocessing
     from slimilar.deploy.preprocessing import published_preprocessing
-    from slimilar.deploy.sources import parse
     from slimilar.models import CHECKPOINTS
 
     if text is None or len(shapes[0]) != 3:

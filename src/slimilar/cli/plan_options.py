@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slimilar.cli import options
+from slimilar.cli.known_names import LINKAGES, RESIDUALS, check_criterion, check_one_of
 from slimilar.cli.preprocessing_options import PreprocessingOptions
+from slimilar.utils.dataset_names import check_dataset
 
 if TYPE_CHECKING:
     from slimilar.planning.target import TargetKind
@@ -86,6 +88,16 @@ class PlanOptions:
     ] = None
     preprocessing: PreprocessingOptions = PreprocessingOptions()
     seed: options.Seed = 0
+
+    def __post_init__(self) -> None:
+        check_one_of("residual", self.residual, RESIDUALS)
+        check_one_of("linkage", self.linkage, LINKAGES)
+
+    def check(self, *sources: str | None) -> None:
+        """Raise for a criterion or images that are not there, given where the model comes from."""
+        check_criterion(self.criterion, *sources)
+        if self.calibrate not in (None, "synthesize"):
+            check_dataset(self.calibrate)
 
     def settled(self, images: int, target: TargetKind | None = None) -> PlanOptions:
         """Return them with what criterion "auto" stands for, given how many images were read."""

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from slimilar.planning.target import TargetKind
 
 
+ENOUGH = 16  # images for criterion "auto", as in slimilar.criteria
+
+
 @dataclass(frozen=True, eq=False)
 class Planned:
     """A plan, the options behind it with "auto" settled, and the images that were read for it."""
@@ -35,6 +38,12 @@ def planned(
 ) -> Planned:
     """Return the plan of a model, for which images are read or synthesised where options ask for them."""
     images, preprocessing = _calibration(out, opened, options)
+    if options.criterion == "auto" and 0 < _count(images) < ENOUGH:
+        out.note(
+            f"{_count(images)} images are too few to fit to some and measure on others, so none is used: pass {ENOUGH} "
+            "or more"
+        )
+        images = None
     settled = options.settled(_count(images), target)
     return Planned(make_plan(out, opened, settled, images), settled, images, preprocessing)
 

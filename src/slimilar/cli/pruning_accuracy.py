@@ -12,6 +12,7 @@ from slimilar.cli.images import ImageReader
 from slimilar.cli.output import Output
 from slimilar.cli.training_run import changed_recipe, shown
 from slimilar.errors import InvalidInput
+from slimilar.utils.dataset_names import check_dataset
 
 if TYPE_CHECKING:
     from torch import nn
@@ -47,6 +48,8 @@ class AccuracyOptions:
         """Raise for options that do not go together, before any work."""
         if self.finetune is not None and self.data is None:
             raise InvalidInput("--finetune needs images with labels, got none; pass --data")
+        if self.data is not None:
+            check_dataset(self.data)
 
 
 @dataclass(frozen=True)

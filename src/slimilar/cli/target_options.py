@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from slimilar.cli.known_names import RUNTIMES, check_one_of
 from slimilar.errors import InvalidInput
 
 if TYPE_CHECKING:
@@ -67,8 +68,11 @@ class TargetOptions:
         None
     )
 
+    def __post_init__(self) -> None:
+        check_one_of("runtime", self.runtime, RUNTIMES)
+
     def where(self) -> Runtime:
-        """Return where a latency is measured; raise unless that is known."""
+        """Return where a latency is measured."""
         from slimilar.deploy.runtimes import Runtime
 
         return Runtime(self.runtime, self.threads, self.batch)
@@ -77,13 +81,11 @@ class TargetOptions:
         """Return the target that they name; raise unless it is one."""
         from slimilar.planning.target import PruningTarget
 
-        found = PruningTarget.of(
+        return PruningTarget.of(
             threshold=self.threshold, flops=self.flops, macs=self.macs, params=self.params, latency=self.latency,
             ratio=self.ratio, quantile=self.quantile, round_to=parse_rounding(self.round_to),
             thresholds=parse_layers(self.layer),
         )  # fmt: skip
-        self.where()
-        return found
 
 
 def parse_rounding(text: str) -> RoundTo:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -9,8 +10,12 @@ from typing import Annotated
 import typer
 
 from slimilar.cli import options
+from slimilar.cli.destination import folder_for
+from slimilar.cli.known_names import AMP, check_one_of, check_recipe
 from slimilar.cli.model_options import Device
 from slimilar.cli.preprocessing_options import PreprocessingOptions
+from slimilar.errors import InvalidInput
+from slimilar.utils.dataset_names import check_dataset
 
 
 @dataclass(frozen=True)
@@ -45,3 +50,22 @@ class TrainingOptions:
     seed: options.Seed = 0
     device: Device = "auto"
     amp: options.Amp = "auto"
+
+    def check(self) -> None:
+        """Raise for names and places that are not there, before any work; needs no torch."""
+        check_recipe(self.recipe)
+        check_one_of("amp", self.amp, AMP)
+        check_dataset(self.dataset)
+        folder_for(self.out)
+
+    @property
+    def dataset(self) -> str:
+        """The images to train on: by default CIFAR-10, if a folder of datasets is known."""
+        if self.data is not None:
+            return self.data
+        if "SLIMILAR_DATA" in os.environ:
+            return "cifar10"
+        raise InvalidInput(
+            "--data must name the images to train on, got none: a folder with train and test inside, a .npz file, "
+            "cifar10, cifar100, or demo for a try"
+        )

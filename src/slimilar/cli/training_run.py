@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import os
+import shlex
 from typing import TYPE_CHECKING, Any
 
 from slimilar.cli.destination import folder_for
@@ -12,7 +12,6 @@ from slimilar.cli.model_source import OpenedModel
 from slimilar.cli.output import Output, ProgressDisplay, escape, percent
 from slimilar.cli.training_options import TrainingOptions
 from slimilar.cli.training_phase import PhaseOptions
-from slimilar.errors import InvalidInput
 
 if TYPE_CHECKING:
     from slimilar.train import Progress, Recipe, TrainingResult
@@ -33,7 +32,7 @@ class TrainingCommand:
         self.opened, self.options, self.folder = opened, options, folder_for(options.out)
         self.first = DistributedContext.join().is_first  # of several processes, one prints and writes
         self.out = out if self.first else Output(quiet=True)
-        named = options.data or _default_data()
+        named = options.dataset
         reader = ImageReader(self.out, opened, options.preprocessing)
         self.images: Any
         self.test: Any = None
@@ -106,8 +105,9 @@ class TrainingCommand:
         )
         rows = [*before, _measured(result), ["model", escape(file)]]
         self.out.table(["<", "<"], rows)
-        if command := phase.next(file):
-            self.out.next(command)
+        base = f" --base {shlex.quote(self.opened.base)}" if self.opened.base else ""
+        saved = shlex.quote(str(file))
+        self.out.next(phase.next(file) or f"slimilar export {saved}{base} -o {self.folder.name}.onnx")
         history = [dataclasses.asdict(epoch) for epoch in result.history]
         start = {} if result.start_accuracy is None else {"start_accuracy": result.start_accuracy}
         self.out.answer({**start, "accuracy": result.accuracy, "history": history, "model": str(file)})
@@ -121,13 +121,11 @@ def _measured(result: TrainingResult) -> list[str]:
 
 
 def precision_of(amp: str) -> Precision:
-    """Return the precision of training that --amp asks for."""
-    from slimilar.utils.suggestions import choose
-
+    """Return the precision of training that --amp, one of the names in `AMP`, asks for."""
     known: dict[str, Precision] = {
         "auto": "auto", "off": "float32", "float16": "float16", "bfloat16": "bfloat16",
     }  # fmt: skip
-    return known[choose(amp, list(known), "--amp")]
+    return known[amp]
 
 
 def changed_recipe(name: str, epochs: int | None, lr: float | None, freeze: bool | None = None) -> Recipe:
@@ -137,17 +135,6 @@ def changed_recipe(name: str, epochs: int | None, lr: float | None, freeze: bool
     return dataclasses.replace(
         recipe(name), **{key: value for key, value in changes.items() if value is not None}
     )
-
-
-def _default_data() -> str:
-    """Return CIFAR-10 if it is there; raise with what can be named otherwise."""
-    folder = os.environ.get("SLIMILAR_DATA")
-    if folder is None:
-        raise InvalidInput(
-            "--data must name the images to train on, got none: a folder with train and test inside, a .npz file, "
-            "cifar10, cifar100, or demo for a try"
-        )
-    return "cifar10"
 
 
 def shown(out: Output, tell: ProgressDisplay) -> Any:

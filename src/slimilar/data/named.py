@@ -10,6 +10,7 @@ from slimilar.data.folder import ImageFiles, image_folder
 from slimilar.data.images import Images, Normalisation
 from slimilar.data.npz import Split, labelled_arrays
 from slimilar.errors import DataError
+from slimilar.utils.dataset_names import check_dataset
 
 FOLDERS = {"train": ("train",), "test": ("test", "val", "validation")}
 
@@ -33,22 +34,17 @@ def dataset(
     >>> dataset("demo", "test").class_names[0]
     'airplane'
     """
-    path, name = Path(what).expanduser(), str(what)
+    path, name = check_dataset(what), str(what)
     if name == "demo":
         found: Images | ImageFiles = demo_images(split)
-    elif name in CLASSES:
+    elif path is None:
         found = cifar(name, split, download=download)
     elif path.suffix == ".npz" and path.stem.startswith("cifar"):
         found = cifar(path.stem if path.stem in CLASSES else "cifar10", split, path)
     elif path.suffix == ".npz":
         found = labelled_arrays(path, split)
-    elif path.is_dir():
-        found = _folder(path, split, size)
     else:
-        why = "which is neither a folder nor a .npz file" if path.exists() else "but there is no such folder"
-        raise DataError(
-            f"data must be 'demo', {', '.join(map(repr, CLASSES))}, a .npz file or a folder, got {name!r}, {why}"
-        )
+        found = _folder(path, split, size)
     return found if normalisation is None else found.normalised(normalisation)
 
 

@@ -19,6 +19,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from slimilar.data.preprocessing import Preprocessing
+from slimilar.deploy.model_names import check_saved_file
 from slimilar.errors import StoreError
 from slimilar.surgery import serialization
 from slimilar.surgery.rewrite import Surgery
@@ -58,13 +59,7 @@ class Stored:
 
 def inspect(path: str | os.PathLike[str]) -> Stored:
     """Return the metadata of a saved file, without reading the weights."""
-    file = Path(path).expanduser()
-    if file.is_dir():
-        raise StoreError(
-            f"{file} must be a saved model, but is a folder; name the file in it, as in {file / 'model.safetensors'}"
-        )
-    if not file.is_file():  # reading a pipe would block
-        raise StoreError(f"{file} must be a saved model, but there is no such file; check the path")
+    file = check_saved_file(path)
     try:
         with safe_open(file, "pt") as opened:
             slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118 (not a dict)

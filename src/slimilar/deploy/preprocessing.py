@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from slimilar.data.preprocessing import IMAGENET, Preprocessing, checked_normalisation
-from slimilar.deploy.sources import ModelSource
+from slimilar.deploy.model_names import ModelSource
 from slimilar.utils.torchvision_compat import import_torchvision
 
 

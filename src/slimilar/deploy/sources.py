@@ -1,97 +1,22 @@
-"""Models by name: `torchvision:resnet50`, `timm:resnet50`, `slimilar:vgg16`, `path/file.py:function`.
-
-Options follow the name: `slimilar:vgg16,classes=100,width=0.5`. The first three kinds are *known*: they are built from
-the name alone, without running code of the user, so a saved file may refer to them.
-"""
+"""Models built by name, of every kind that `slimilar.deploy.model_names` reads."""
 
 from __future__ import annotations
 
-import ast
 import importlib.util
 import re
 import sys
-from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
 
+from slimilar.deploy.model_names import KNOWN, ModelSource, check_python_file, parse
 from slimilar.errors import InvalidInput
 from slimilar.utils.suggestions import choose
 from slimilar.utils.torchvision_compat import import_torchvision
-from slimilar.utils.wording import listed
 
-KNOWN = ("torchvision", "timm", "slimilar")
 # Options allowed in a stored name: they change sizes, never which code runs.
 SIZES = frozenset({"classes", "width", "num_classes", "width_mult", "in_chans"})
-
-
-@dataclass(frozen=True)
-class ModelSource:
-    """The origin of a model: a library (or "file"), its name there, and options for its builder."""
-
-    kind: str
-    name: str
-    options: dict[str, Any] = field(default_factory=dict)
-
-    def __str__(self) -> str:
-        if self.kind == "file":
-            return self.name
-        return ",".join([f"{self.kind}:{self.name}", *(f"{k}={v}" for k, v in self.options.items())])
-
-
-def parse(text: str) -> ModelSource:
-    """Parse the name of a model.
-
-    >>> parse("slimilar:vgg16,classes=100,width=0.5").options
-    {'classes': 100, 'width': 0.5}
-    """
-    kind, _, rest = text.partition(":")
-    if kind in KNOWN:
-        name, *options = rest.split(",")
-        return ModelSource(kind, name, dict(_option(text, option) for option in options))
-    file, _, function = text.rpartition(":")
-    if file.endswith(".py") and function.isidentifier():
-        return ModelSource("file", text)
-    if text.endswith(".py"):
-        raise InvalidInput(
-            f"a Python file must be followed by the class or function to call, got {text!r}{_inside(text)}"
-        )
-    raise InvalidInput(
-        "a model must be given as torchvision:NAME, timm:NAME, slimilar:NAME, a saved .safetensors file, "
-        f"an .onnx file, or path/file.py:function, got {text!r}"
-    )
-
-
-def _inside(text: str) -> str:
-    """Return a hint: the classes and functions of a Python file, which is read, not run."""
-    try:
-        tree = ast.parse(Path(text).expanduser().read_text(encoding="utf-8"))
-    except (OSError, ValueError, SyntaxError):
-        return ""
-    names = [node.name for node in tree.body if isinstance(node, ast.ClassDef | ast.FunctionDef)]
-    public = [f"{text}:{name}" for name in names if not name.startswith("_")]
-    return f"; did you mean {listed(public, most=5).replace(' and ', ' or ')}?" if public else ""
-
-
-def check_not_weights(text: str) -> None:
-    """Refuse a file of weights in place of a model."""
-    if Path(text).suffix in (".pt", ".pth", ".ckpt", ".bin", ".pkl"):
-        raise InvalidInput(
-            f"a model must be given by its code, got the file {text!r}; name the class and pass this file as weights: "
-            f"path/file.py:MyNetwork --weights {text}"
-        )
-
-
-def _option(text: str, option: str) -> tuple[str, Any]:
-    name, equals, value = option.partition("=")
-    if not equals or not name.isidentifier():
-        raise InvalidInput(f"options of a model must look like width=0.5, got {option!r} in {text!r}")
-    try:
-        return name, ast.literal_eval(value)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        return name, value
 
 
 def build(source: ModelSource) -> nn.Module:
@@ -177,10 +102,7 @@ def _slimilar(source: ModelSource) -> Any:
 
 def _file(source: ModelSource) -> Any:
     """Run a Python file, as `python file.py` would, and call its function."""
-    path, _, function = source.name.rpartition(":")
-    file = Path(path).expanduser().resolve()
-    if not file.is_file():
-        raise InvalidInput(f"{path} must be a Python file, but there is no such file; check the path")
+    file, function = check_python_file(source), source.name.rpartition(":")[2]
     spec = importlib.util.spec_from_file_location(f"_slimilar_{file.stem}", file)
     assert spec is not None
     assert spec.loader is not None

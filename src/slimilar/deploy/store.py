@@ -26,7 +26,8 @@ from slimilar._version import __version__
 from slimilar.criteria.base import mark_trained, phases_of
 from slimilar.data.preprocessing import Preprocessing
 from slimilar.deploy.file_format import KEY, VERSION, Stored, digest, inspect, read
-from slimilar.deploy.sources import build, build_stored, parse
+from slimilar.deploy.model_names import parse
+from slimilar.deploy.sources import build, build_stored
 from slimilar.errors import InvalidInput, Option, StoreError
 from slimilar.planning.cost import Cost
 from slimilar.result import Result

@@ -17,6 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from slimilar.deploy.model_names import check_weights_file
 from slimilar.errors import DataError, InvalidInput
 
 _WRAPPERS = (
@@ -48,11 +49,7 @@ def fill_(model: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
 
 def read(path: str | os.PathLike[str]) -> dict[str, Tensor]:
     """Return the tensors of a file by name, without wrappers."""
-    file = Path(path).expanduser()
-    if file.is_dir():
-        raise DataError(f"{file} must be a file of weights, but is a folder; name the file in it")
-    if not file.is_file():
-        raise DataError(f"{file} must be a file of weights, but there is no such file; check the path")
+    file = check_weights_file(path)
     if file.suffix == ".safetensors":
         try:
             return load_file(file)

@@ -11,13 +11,15 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from slimilar.errors import InvalidInput, Option
-from slimilar.graph.groups import ChannelGroup
+
+if TYPE_CHECKING:
+    from slimilar.graph.groups import ChannelGroup
 
 RoundTo = int | Literal["auto"]
 Ints = NDArray[np.int64]

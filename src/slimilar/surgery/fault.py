@@ -39,7 +39,12 @@ def verify_rewrite(
 
 
 def verify_behind_zeros(
-    model: nn.Module, small: nn.Module | None, example: Example, structure: Structure, kept: Kept, error: float
+    model: nn.Module,
+    small: nn.Module | None,
+    example: Example,
+    structure: Structure,
+    kept: Kept,
+    error: float,
 ) -> float:
     """Return an error, or the one behind weights that are zero throughout, whichever is larger.
 

@@ -39,6 +39,7 @@ def analyze(
     """
     if report is not None:
         file_for(report, "--report")
+    plan.check(model, source.base)
     opened = place.of(source.open(model))
     found = planned(out, opened, plan)
     cuts = reachable(found.plan)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slimilar.cli import options
+from slimilar.cli.known_names import RUNTIMES, check_one_of
 from slimilar.cli.model_options import ModelOptions, Placement
 from slimilar.cli.model_source import OpenedModel
 from slimilar.cli.output import Output, escape
@@ -54,6 +55,9 @@ def bench(
 
     Example: [bold]slimilar bench slimilar:demo small/model.safetensors --engine all[/]
     """
+    source.check(*models)
+    for name in engine:
+        check_one_of("engine", name, (*RUNTIMES, "all"))
     import torch
 
     from slimilar.utils.devices import device_name
@@ -70,7 +74,8 @@ def bench(
     rows = [row for name, timings in found.items() for row in _rows(name, timings, models, batch)]
     device = device_of(opened[models[0]].model)
     hardware = device_name(device)
-    threads_used = f"{torch.get_num_threads()} threads, " if device.type == "cpu" else ""
+    count = torch.get_num_threads()
+    threads_used = f"{count} thread{'s' * (count > 1)}, " if device.type == "cpu" else ""
     where = f"{hardware}, batch {batch}, {threads_used}medians and 95 % intervals of runs in turn"
     out.table(["<engine", "<model", "ms", "<95 %", "images/s", "time", "<95 %"], rows, where)
     savings = _savings(opened, models, found, batch)
@@ -174,9 +179,9 @@ def _profiles(
 
 
 def _engines(wanted: tuple[str, ...]) -> list[str]:
-    from slimilar.deploy.runtimes import available, check_engine
+    from slimilar.deploy.runtimes import available
 
-    return available() if "all" in wanted else [check_engine(name) for name in dict.fromkeys(wanted)]
+    return available() if "all" in wanted else list(dict.fromkeys(wanted))
 
 
 def _measured(

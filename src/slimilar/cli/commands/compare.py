@@ -16,6 +16,7 @@ from slimilar.cli.destination import folder_for
 from slimilar.cli.model_options import ModelOptions, Placement
 from slimilar.cli.output import Output, ProgressDisplay, escape, percent
 from slimilar.errors import SlimilarError
+from slimilar.utils.dataset_names import check_dataset
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -43,6 +44,9 @@ def compare(
 
     Example: [bold]slimilar compare slimilar:demo --criteria similarity,magnitude-l1 --flops 0.7,0.5 -o side-by-side[/]
     """
+    source.check(model)
+    chosen.check(model, source.base)
+    check_dataset(subject.data)
     from slimilar.comparison import chart
     from slimilar.comparison import compare as run
     from slimilar.comparison.tasks import entries

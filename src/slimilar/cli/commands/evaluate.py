@@ -10,10 +10,12 @@ import typer
 from slimilar.cli import options
 from slimilar.cli.confidence import wilson
 from slimilar.cli.images import ImageReader, laid_out
+from slimilar.cli.known_names import AMP, check_one_of
 from slimilar.cli.model_options import ModelOptions, Placement
 from slimilar.cli.output import Output, escape, percent
 from slimilar.cli.preprocessing_options import PreprocessingOptions
 from slimilar.cli.training_run import precision_of
+from slimilar.utils.dataset_names import check_dataset
 
 if TYPE_CHECKING:
     from slimilar.train import Score
@@ -34,6 +36,9 @@ def evaluate(
 
     Example: [bold]slimilar evaluate slimilar:demo small/model.safetensors --data demo[/]
     """
+    source.check(*models)
+    check_dataset(data)
+    check_one_of("amp", amp, AMP)
     from slimilar.train import evaluate as score
 
     found: dict[str, Score] = {}

@@ -33,6 +33,7 @@ def explore(
     Example: [bold]slimilar explore slimilar:demo[/]
     """
     file = file_for(out)
+    plan.check(model, source.base)
     opened = place.of(source.open(model))
     page = write_page(output, file, opened, planned(output, opened, plan))
     output.answer({"report": str(page)})

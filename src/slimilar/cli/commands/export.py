@@ -13,11 +13,13 @@ import typer
 from slimilar.cli import options
 from slimilar.cli.destination import file_for
 from slimilar.cli.images import ImageReader
+from slimilar.cli.known_names import DTYPES, check_one_of
 from slimilar.cli.model_options import Dtype, ModelOptions
 from slimilar.cli.model_source import OpenedModel
 from slimilar.cli.output import Output, escape, less, percent
 from slimilar.cli.preprocessing_options import PreprocessingOptions
 from slimilar.errors import InvalidInput, Option
+from slimilar.utils.dataset_names import check_dataset
 
 if TYPE_CHECKING:
     from slimilar.deploy.quantization import Quantised
@@ -61,6 +63,8 @@ class Int8Options:
             raise InvalidInput(
                 "--calibrate and --data are for --int8, got no --int8: pass it, or leave them out"
             )
+        for named in filter(None, (self.calibrate, self.data)):
+            check_dataset(named)
 
 
 def export(
@@ -89,7 +93,10 @@ def export(
 
     Example: [bold]slimilar export small/model.safetensors -o small.onnx[/]
     """
+    source.check(model)
     quantisation.check(out, dtype)
+    if dtype is not None:
+        check_one_of("dtype", dtype, DTYPES)
     if out.suffix not in _SUFFIXES:
         raise InvalidInput(Option("out"), f" must end in {', '.join(_SUFFIXES)}, got {out.name!r}")
     file = file_for(out)

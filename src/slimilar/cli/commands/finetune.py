@@ -57,6 +57,7 @@ def finetune(
 
     Example: [bold]slimilar finetune small/model.safetensors --data cifar10.npz --epochs 3[/]
     """
+    training.check()
     opened = source.open(model).placed(training.device)
     shapes = source.input or tuple("x".join(map(str, shape)) for shape in opened.shapes)
     by_default = training.recipe == AUTO or unlabelled

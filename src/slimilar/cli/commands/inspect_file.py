@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from slimilar.cli.output import Output, escape, less
+from slimilar.deploy.model_names import check_saved_file
 
 if TYPE_CHECKING:
     from slimilar.deploy.file_format import Stored
@@ -23,14 +24,15 @@ def inspect(
 
     Example: [bold]slimilar inspect small/model.safetensors[/]
     """
-    from slimilar.deploy.file_format import inspect as look
-    from slimilar.deploy.file_format import read
-
     if file.suffix == ".onnx":
         described = _described_onnx(file)
         out.table(["<", "<"], [[escape(name), escape(text)] for name, text in _facts(described)])
         out.answer(described)
         return
+    check_saved_file(file)
+    from slimilar.deploy.file_format import inspect as look
+    from slimilar.deploy.file_format import read
+
     stored = look(file)
     read(stored)
     _show(out, stored)

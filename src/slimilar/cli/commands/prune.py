@@ -11,6 +11,7 @@ import typer
 from slimilar.cli import options
 from slimilar.cli.budget_checks import check_budget_size, check_budget_unit
 from slimilar.cli.images import ImageReader
+from slimilar.cli.known_names import RECONSTRUCTIONS, check_one_of
 from slimilar.cli.model_options import ModelOptions, Placement
 from slimilar.cli.model_source import OpenedModel
 from slimilar.cli.output import Output, escape
@@ -63,6 +64,9 @@ def prune(
 
     Example: [bold]slimilar prune slimilar:demo --flops 0.5 -o small[/]
     """
+    check_one_of("reconstruction", reconstruction, RECONSTRUCTIONS)
+    source.check(model)
+    plan.check(model, source.base)
     target = goal.target()
     check_budget_unit(target)
     scoring.check()

@@ -33,8 +33,6 @@ def run(
 
     Example: [bold]slimilar run small/recipe.yaml -o again[/]
     """
-    from slimilar.deploy.file_format import inspect
-
     command = context.find_root().command.commands["prune"]  # type: ignore[attr-defined]
     read = read_recipe(recipe, [p.name for p in command.params if p.name])
     if out is not None:
@@ -43,6 +41,8 @@ def run(
     extra = [word for word, wanted in (("--force", force), *shown) if wanted]
     command.main([*words_of(read), *extra], prog_name="slimilar prune", standalone_mode=False)
     if read.digest is not None:
+        from slimilar.deploy.file_format import inspect
+
         folder = Path(str(read.options.get("out", "pruned"))).expanduser()
         same = inspect(folder / FILES["model"]).info.get("digest") == read.digest
         told = "is identical to" if same else "differs from"

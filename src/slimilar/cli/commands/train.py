@@ -24,6 +24,8 @@ def train(
 
     Example: [bold]slimilar train slimilar:resnet20 --data cifar10.npz -o runs/resnet20[/]
     """
+    training.check()
+    source.check(model)
     import torch
 
     torch.manual_seed(training.seed)

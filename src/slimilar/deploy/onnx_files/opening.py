@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from slimilar.deploy.extras import require
+from slimilar.deploy.model_names import check_onnx_file
 from slimilar.errors import InvalidInput
 
 _QUANTISED = frozenset(
@@ -28,10 +29,7 @@ LARGEST = 2**31  # bytes: protobuf itself holds no more, and ONNX Runtime gets t
 def open_file(path: str | Path) -> Any:
     """Return the model of an ONNX file with its external data, functions inlined, or say what is wrong with it."""
     onnx = require("onnx")
-    file = Path(path).expanduser()
-    if not file.is_file():  # a pipe would be waited for
-        found = "is a folder" if file.is_dir() else "there is no such file"
-        raise InvalidInput(f"{file} must be an ONNX file, but {found}; check the path")
+    file = check_onnx_file(path)
     model = _parsed(onnx, file)
     _check_external(onnx, file, model)
     try:
