@@ -19,6 +19,7 @@ from slimilar.deploy.extras import require
 from slimilar.deploy.onnx_files.module import OnnxModule
 from slimilar.deploy.onnx_files.verify import HALF_TOLERANCE, TOLERANCE, check_written
 from slimilar.deploy.onnx_files.writer import fix_inputs, rewritten
+from slimilar.deploy.onnx_selections import simplify_selections
 from slimilar.errors import InvalidInput, SlimilarError, VerificationError
 from slimilar.utils.atomic import replacing, write_bytes
 from slimilar.utils.modules import check_model, copy_with, device_of
@@ -104,9 +105,17 @@ def _export(model: nn.Module, path: Path, inputs: tuple[Tensor, ...], dynamic: b
             raise SlimilarError(f"PyTorch could not export this model to ONNX: {reason[0]}") from error
     with replacing(path) as unfinished:
         program.save(unfinished, external_data=False)
+        _simplify(unfinished)
         difference = _compare(model, unfinished, inputs, dynamic)
         size = unfinished.stat().st_size
     return Exported(path, names, outputs, int(program.model.opset_imports[""]), size, difference)
+
+
+def _simplify(file: Path) -> None:
+    onnx = require("onnx")
+    model = onnx.load(file)
+    if simplify_selections(model):
+        onnx.save(model, file)
 
 
 @contextmanager
