@@ -56,8 +56,9 @@ def row(network: str, args: argparse.Namespace) -> dict[str, Any]:
     timings = measure({n: partial(s, task.example) for n, s in sessions.items()}, seconds=args.seconds)
     accuracy = {n: _accuracy(task, session) for n, session in sessions.items()}
     return {
-        "images": len(task.y), "calibration": len(task.calibration), "flops": pruned.cut.flops / pruned.cut.before.flops,
-        "bytes": sizes, "accuracy": accuracy, "ms": {n: timings.milliseconds(n).value for n in sessions},
+        "images": len(task.y), "calibration": len(task.calibration),
+        "flops": pruned.cut.flops / pruned.cut.before.flops, "bytes": sizes, "accuracy": accuracy,
+        "ms": {n: timings.milliseconds(n).value for n in sessions},
         "int8_time": timings.ratio("pruned int8", "pruned float").value,
     }  # fmt: skip
 
@@ -66,27 +67,31 @@ def _accuracy(task: Task, session: OnnxSession) -> float:
     return 100 * float((outputs(session, task.x).argmax(1) == task.y).float().mean())
 
 
+INTRO = """# Prune, then quantise
+
+`python benchmarks/int8.py --data FOLDER`, seed 0. ONNX Runtime, one thread, one image, four files in turn; no
+fine-tuning. Goal: int8 of a pruned network faster than the pruned network, at most 1 point lost.
+
+| network | FLOPs left | file | size | time | accuracy | images | goal |
+|---|---|---|---|---|---|---|---|
+"""
+
+
 def table(rows: RowLedger) -> str:
     """Return all rows as markdown."""
-    lines = [
-        "# Prune, then quantise",
-        "",
-        "`python benchmarks/int8.py --data FOLDER`, seed 0. ONNX Runtime, one thread, one image, four files in turn; no "
-        "fine-tuning. Goal: int8 of a pruned network faster than the pruned network, at most 1 point lost.",
-        "",
-        "| network | FLOPs left | file | size | time | accuracy | images | goal |",
-        "|---|---|---|---|---|---|---|---|",
-    ]
+    lines = []
     for r in rows.all():
         lost = r["accuracy"]["pruned float"] - r["accuracy"]["pruned int8"]
-        goal = "met" if r["int8_time"] < 1 and lost <= 1 else "missed"
+        met = "met" if r["int8_time"] < 1 and lost <= 1 else "missed"
         for name in r["ms"]:
             share = r["flops"] if name.startswith("pruned") else 1.0
-            lines.append(
-                f"| {r['network']} | {100 * share:.1f} % | {name} | {r['bytes'][name] / 1e6:.2f} MB | {r['ms'][name]:.2f} ms | "
-                f"{r['accuracy'][name]:.2f} % | {r['images']} | {goal if name == 'pruned int8' else ''} |"
-            )
-    return "\n".join(lines) + "\n"
+            goal = met if name == "pruned int8" else ""
+            cells = [
+                r["network"], f"{100 * share:.1f} %", name, f"{r['bytes'][name] / 1e6:.2f} MB",
+                f"{r['ms'][name]:.2f} ms", f"{r['accuracy'][name]:.2f} %", str(r["images"]), goal,
+            ]  # fmt: skip
+            lines.append(f"| {' | '.join(cells)} |")
+    return INTRO + "\n".join(lines) + "\n"
 
 
 def main() -> None:

@@ -3,12 +3,12 @@
     python benchmarks/latency.py --networks resnet50,mobilenet_v2 --runtimes onnxruntime --threads 1 --seconds 6
 
 Every network is pruned to 70 and 50 % of its FLOPs: with the default rounding, with every width, and as a reference
-uniformly, every group to the same share in multiples of 16. A second reference is MobileNetV2 built narrower in
-multiples of 16, residual streams included: the most that a runtime gives for these FLOPs. For each runtime and number of threads, the
-original and all others take turns; medians of the rounds, ratios round by round. The ratio is time saved / FLOPs saved: 1
-means that every saved FLOP is saved time. The sweep adds milder and harder budgets and thresholds, by default rounded.
-Weights are random, which no convolution's time depends on. Rows that are already in the file are not measured again.
-ONNX files are kept in the folder for temporary files, by commit: `--export` only writes them.
+uniformly, every group to the same share in multiples of 16. A second one is MobileNetV2 built narrower in multiples
+of 16, residual streams included: the most that a runtime gives for these FLOPs. For each runtime and number of threads,
+the original and all others take turns; medians of the rounds, ratios round by round. The ratio is time saved / FLOPs
+saved: 1 means that every saved FLOP is saved time. The sweep adds milder and harder budgets and thresholds, by default
+rounded. Weights are random, which no convolution's time depends on. Rows that are already in the file are not measured
+again. ONNX files are kept in the folder for temporary files, by commit: `--export` only writes them.
 """
 
 from __future__ import annotations
@@ -144,30 +144,30 @@ def record(rows: RowLedger, network: str, runtime: str, threads: int, seconds: f
 # --- the table --------------------------------------------------------------------------------------------------------
 
 
+INTRO = """# Time saved beside FLOPs saved
+
+`{command}`, seed 0, {hardware}, torch {torch}. One image of 224 x 224, float32, medians of runs in turn. Ratio:
+time saved / FLOPs saved. Rounded: the default; any width: `round_to=1`; uniform: every group cut to the same share in
+multiples of 16; narrower: MobileNetV2 built with fewer channels everywhere, in multiples of 16. Load: of the machine's
+two cores while measuring.
+"""
+OTHERS = """
+## Other budgets and thresholds
+
+ONNX Runtime, one thread, the default rounding. No pruned network may be slower than its original.
+"""
+COLUMNS = (
+    "network", "runtime", "threads", "FLOPs left", "original", "time left, rounded", "ratio, rounded",
+    "ratio, any width", "ratio, uniform", "ratio, narrower", "goal", "load",
+)  # fmt: skip
+
+
 def table(rows: RowLedger, command: str) -> str:
     """Return all that was measured, as markdown."""
     about = header(command, 0, rows.all()[0].get("commit") if rows.all() else None)
-    lines = [
-        "# Time saved beside FLOPs saved",
-        "",
-        f"`{command}`, seed 0, {about['hardware']}, torch {torch.__version__}. One image of 224 x 224, float32, medians of "
-        "runs in turn. Ratio: time saved / FLOPs saved. Rounded: the default; any width: `round_to=1`; uniform: every "
-        "group cut to the same share in multiples of 16; narrower: MobileNetV2 built with fewer channels everywhere, "
-        "in multiples of 16. The last column is the machine's load while measuring: two cores, on which other work ran.",
-        "",
-        *_table(
-            ["network", "runtime", "threads", "FLOPs left", "original", "time left, rounded", "ratio, rounded",
-             "ratio, any width", "ratio, uniform", "ratio, narrower", "goal", "load"],
-            _ratios(rows),
-        ),
-        "",
-        "## Other budgets and thresholds",
-        "",
-        "ONNX Runtime, one thread, the default rounding. No pruned network may be slower than its original.",
-        "",
-        *_table(["network", *SWEEP], _sweep(rows)),
-    ]  # fmt: skip
-    return "\n".join(lines) + "\n"
+    intro = INTRO.format(command=command, hardware=about["hardware"], torch=torch.__version__)
+    sweep = _table(["network", *SWEEP], _sweep(rows))
+    return "\n".join([intro, *_table(COLUMNS, _ratios(rows)), OTHERS, *sweep]) + "\n"
 
 
 def _table(columns: Sequence[str], lines: Iterator[list[str]]) -> list[str]:

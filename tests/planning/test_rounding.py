@@ -163,7 +163,9 @@ def test_auto_counts_channels_not_units():
 
 @pytest.mark.parametrize("wrong", [0, -8, 1.5, True, "8", None])
 def test_a_rounding_is_a_number_or_auto(wrong):
-    with pytest.raises(InvalidInput, match='round_to must be a whole number of at least 1 or "auto"'):
+    with pytest.raises(
+        InvalidInput, match='round_to must be a whole number of at least 1, "auto" or "measure"'
+    ):
         slimilar.PruningTarget("flops", 0.5, wrong)
 
 

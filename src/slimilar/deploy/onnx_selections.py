@@ -1,8 +1,8 @@
 """Channel selections in an exported ONNX graph: a slice where one will do, none at all where that is cheaper.
 
-A batch norm that reads a part of a residual stream is exported as a Gather in front of it. ONNX Runtime leaves its blocked
-format for a Gather, so the copy costs about as much as 24 multiply-adds for each of its values. Where the convolution
-behind it is small, it is cheaper to let that read all channels, those not selected with weights of zero.
+A batch norm that reads a part of a residual stream is exported as a Gather in front of it. ONNX Runtime leaves its
+blocked format for a Gather, so the copy costs about as much as 24 multiply-adds for each of its values. Where the
+convolution behind it is small, it is cheaper to let that read all channels, those not selected with weights of zero.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Ints = NDArray[np.int64]
 COPY = 24  # multiply-adds that take as long as copying one value: break-even lies between 21 and 48 (docs/latency.md)
 CHANNELS = 1  # the axis
 SLICE_OPSET = 10  # since then the bounds of a Slice are inputs
-_PER_VALUE = {"Clip", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Relu", "Sigmoid", "Softplus", "Tanh"}  # fmt: skip
+_PER_VALUE = {"Clip", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Relu", "Sigmoid", "Tanh"}
 
 
 def as_slice(index: Ints) -> tuple[int, int, int] | None:

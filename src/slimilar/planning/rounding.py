@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from slimilar.errors import InvalidInput, Option
 from slimilar.graph.groups import ChannelGroup
 
-RoundTo = int | Literal["auto"]
+RoundTo = int | Literal["auto", "measure"]
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 CostOf = Callable[[Sequence[int]], int]  # of the network, after so many steps of each group
@@ -28,14 +28,18 @@ AUTO = 16  # channels
 
 
 def check_rounding(value: object) -> RoundTo:
-    """Return a multiple or "auto", or raise.
+    """Return a multiple, "auto" or "measure", or raise.
 
     >>> check_rounding("auto"), check_rounding(8)
     ('auto', 8)
     """
-    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
+    if value in ("auto", "measure") or (
+        isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    ):
         return value
-    raise InvalidInput(Option("round_to"), f' must be a whole number of at least 1 or "auto", got {value!r}')
+    raise InvalidInput(
+        Option("round_to"), f' must be a whole number of at least 1, "auto" or "measure", got {value!r}'
+    )
 
 
 @dataclass(frozen=True)
@@ -62,16 +66,16 @@ class Rounding:
         return max(1, multiple // 2) if self.halves and group.width < 2 * multiple else multiple
 
 
-def roundings(round_to: RoundTo) -> tuple[Rounding, ...]:
-    """Return what to try for a budget, in turn: "auto" takes smaller multiples where 16 cannot reach it.
+def roundings(round_to: RoundTo, multiple: int = AUTO) -> tuple[Rounding, ...]:
+    """Return what to try for a budget, in turn: "auto" takes smaller multiples where the first cannot reach it.
 
     >>> [rounding.multiple for rounding in roundings("auto")]
     [16, 16, 8, 4, 2, 1]
     """
     if isinstance(round_to, int):
         return (Rounding(round_to),)
-    halved = (Rounding(AUTO >> i, adapts=True, halves=True) for i in range(AUTO.bit_length()))
-    return (Rounding(AUTO, adapts=True), *halved)
+    halved = (Rounding(multiple >> i, adapts=True, halves=True) for i in range(multiple.bit_length()))
+    return (Rounding(multiple, adapts=True), *halved)
 
 
 def _channels_of_a_unit(group: ChannelGroup) -> int:
