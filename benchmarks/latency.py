@@ -1,126 +1,213 @@
 """Time saved beside FLOPs saved: pruned networks in three runtimes, widths rounded (the default) and not.
 
-    python benchmarks/latency.py --networks resnet50,mobilenet_v2 --seconds 6
+    python benchmarks/latency.py --networks resnet50,mobilenet_v2 --runtimes onnxruntime --threads 1 --seconds 6
 
-Every network is pruned to 70 and 50 % of its FLOPs, once with the default rounding and once with every width. In each
-runtime and for each number of threads, the original and all pruned ones take turns; medians of the rounds, ratios
-round by round. The ratio is time saved / FLOPs saved: 1 means that every saved FLOP is saved time. Weights are
-random, which no convolution's time depends on. Rows that are already in the file are not measured again.
+Every network is pruned to 70 and 50 % of its FLOPs: with the default rounding, with every width, and as a reference
+uniformly, every group to the same share in multiples of 16. A second one is MobileNetV2 built narrower in multiples
+of 16, residual streams included: the most that a runtime gives for these FLOPs. For each runtime and number of threads,
+the original and all others take turns; medians of the rounds, ratios round by round. The ratio is time saved / FLOPs
+saved: 1 means that every saved FLOP is saved time. The sweep adds milder and harder budgets and thresholds, by default
+rounded. Weights are random, which no convolution's time depends on. Rows that are already in the file are not measured
+again. ONNX files are kept in the folder for temporary files, by commit: `--export` only writes them.
 """
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+import json
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
-from _results import RESULTS, opened
+from _results import RESULTS, commit, opened
 from speed import model_of
 from torch import nn
 
 import slimilar
-from slimilar.deploy.latency import Timings, measure
-from slimilar.deploy.runtimes import ENGINES, available
+from slimilar.deploy.latency import Run, Timings, measure
+from slimilar.deploy.runtimes import ENGINES, available, onnxruntime_file, openvino_file
+from slimilar.planning.cost import count
+from slimilar.planning.plan import Plan
+from slimilar.planning.target import PruningTarget
 from slimilar.utils.atomic import replacing, write_text
 from slimilar.utils.provenance import header
 from slimilar.utils.row_ledger import RowLedger
+from slimilar.utils.torchvision_compat import import_torchvision
 
 NETWORKS = ("resnet50", "mobilenet_v2", "vgg16_bn", "densenet121", "efficientnet_b0")
 RUNTIMES = ("onnxruntime", "pytorch", "openvino")
 BUDGETS = (0.7, 0.5)
-ROUNDINGS: tuple[Any, ...] = ("auto", 1)
+WAYS = ("auto", "1", "uniform", "narrower")
+SWEEP = ("flops 0.95", "flops 0.85", "flops 0.3", "threshold 0.05", "threshold 0.15", "threshold 0.3")
 THREADS = (1, 2)
 GOALS = {"onnxruntime": 0.95, "pytorch": 0.9, "openvino": 0.9}
 LOG = RESULTS / "latency.jsonl"
 BEFORE = "original"
+FILE_RUNS = {"onnxruntime": onnxruntime_file, "openvino": openvino_file}
 
 
-def pruned(net: nn.Module, x: torch.Tensor) -> dict[str, slimilar.Result]:
-    """Return the network at every budget and rounding."""
-    plan = slimilar.analyze(net, x)
-    return {
-        f"{budget} {round_to}": slimilar.apply(
-            net,
-            x,
-            plan,
-            slimilar.PruningTarget("flops", budget, round_to),
-            reconstruction="none",
-            verify=False,
-        )
-        for budget in BUDGETS
-        for round_to in ROUNDINGS
-    }
+class Candidates:
+    """A network and what is compared with it: models by name, made and exported when they are needed."""
+
+    def __init__(self, network: str) -> None:
+        self.network, self.x = network, torch.randn(1, 3, 224, 224)
+        self.net = model_of(network)
+        self.folder = Path(tempfile.gettempdir()) / "slimilar-latency" / f"{commit()}".replace(" ", "")
+        self.model = cache(self._model)
+        self.plan = cache(lambda: slimilar.analyze(self.net, self.x))
+
+    def names(self, runtime: str, threads: int) -> list[str]:
+        """Return what is measured in a runtime: the sweep in one only."""
+        ways = [way for way in WAYS if way != "narrower" or self.network == "mobilenet_v2"]
+        found = [f"{budget} {way}" for budget in BUDGETS for way in ways]
+        return [BEFORE, *found, *(SWEEP if (runtime, threads) == ("onnxruntime", 1) else ())]
+
+    def run(self, name: str, runtime: str) -> Run:
+        """Return what runs a model once."""
+        if runtime not in FILE_RUNS:
+            return ENGINES[runtime](self.model(name), self.x)
+        return FILE_RUNS[runtime](self.file(name), self.x)
+
+    def file(self, name: str) -> Path:
+        """Return the ONNX file of a model."""
+        file = self.folder / f"{self.network}-{name.replace(' ', '-')}.onnx"
+        if not file.exists():
+            self.folder.mkdir(parents=True, exist_ok=True)
+            slimilar.export_onnx(self.model(name), file, self.x, dynamic_batch=False)
+            file.with_suffix(".json").write_text(json.dumps(count(self.model(name), self.x).flops))
+        return file
+
+    def flops(self, name: str) -> int:
+        """Return the FLOPs of a model."""
+        known = self.folder / f"{self.network}-{name.replace(' ', '-')}.json"
+        found = json.loads(known.read_text()) if known.exists() else count(self.model(name), self.x).flops
+        return int(found)
+
+    def _model(self, name: str) -> nn.Module:
+        if name == BEFORE:
+            return self.net
+        kind, way = name.split()
+        if way == "narrower":
+            return narrower(float(kind) * self.flops(BEFORE), self.x)
+        if way == "uniform":
+            target = uniform(self.plan(), float(kind))
+        elif kind in ("flops", "threshold"):
+            target = PruningTarget("flops" if kind == "flops" else "threshold", float(way))
+        else:
+            target = PruningTarget("flops", float(kind), "auto" if way == "auto" else int(way))
+        return slimilar.apply(
+            self.net, self.x, self.plan(), target, reconstruction="none", verify=False
+        ).model
 
 
-def measured(
-    runtime: str, models: Mapping[str, nn.Module], x: torch.Tensor, threads: int, seconds: float
-) -> Timings:
+def uniform(plan: Plan, share: float) -> PruningTarget:
+    """Return the mildest ratio for all groups, in hundredths, that is within a share of the FLOPs."""
+    targets = (PruningTarget("ratio", r / 100, 16) for r in range(100))
+    return next(t for t in targets if plan.cut(t).flops <= share * plan.before.flops)
+
+
+def narrower(flops: float, x: torch.Tensor) -> nn.Module:
+    """Return the widest MobileNetV2 in multiples of 16 within a number of FLOPs."""
+    build = import_torchvision().models.mobilenet_v2
+    made = (build(weights=None, width_mult=w / 50, round_nearest=16) for w in range(50, 10, -1))
+    return next(net.eval() for net in made if count(net, x).flops <= flops)
+
+
+def measured(found: Candidates, names: Sequence[str], runtime: str, threads: int, seconds: float) -> Timings:
     """Return the times of all models in turn, on so many threads."""
     torch.set_num_threads(threads)
-    return measure({name: ENGINES[runtime](model, x) for name, model in models.items()}, seconds=seconds)
+    return measure({name: found.run(name, runtime) for name in names}, seconds=seconds)
 
 
-def record(rows: RowLedger, name: str, seconds: float, counts: Sequence[int]) -> None:
-    """Measure a network in all runtimes that have no rows yet."""
-    wanted = [(r, t) for r in RUNTIMES if r in available() for t in counts]
-    missing = [(r, t) for r, t in wanted if not rows.all(network=name, runtime=r, threads=t)]
-    if not missing:
+def record(rows: RowLedger, network: str, runtime: str, threads: int, seconds: float) -> None:
+    """Measure a network in a runtime, unless that was done."""
+    if rows.all(network=network, runtime=runtime, threads=threads):
         return
-    net, x = model_of(name), torch.randn(1, 3, 224, 224)
-    found = pruned(net, x)
-    models = {BEFORE: net, **{key: result.model for key, result in found.items()}}
-    for runtime, threads in missing:
-        timings = measured(runtime, models, x, threads, seconds)
-        for key, result in found.items():
-            budget, round_to = key.split()
-            share, time = result.cut.flops / result.cut.before.flops, timings.ratio(key, BEFORE)
-            rows.append(
-                {"network": name, "runtime": runtime, "threads": threads, "budget": float(budget), "round_to": round_to,
-                 "flops": share, "before_ms": timings.milliseconds(BEFORE).value, "time": time.value,
-                 "low": time.low, "high": time.high, "ratio": (1 - time.value) / (1 - share)}
-            )  # fmt: skip
+    found = Candidates(network)
+    names = found.names(runtime, threads)
+    timings = measured(found, names, runtime, threads, seconds)
+    for name in names[1:]:
+        share, time = found.flops(name) / found.flops(BEFORE), timings.ratio(name, BEFORE)
+        saved = 1 - share
+        rows.append(
+            {"network": network, "runtime": runtime, "threads": threads, "candidate": name, "flops": share,
+             "before_ms": timings.milliseconds(BEFORE).value, "time": time.value, "low": time.low, "high": time.high,
+             "ratio": (1 - time.value) / saved if saved else None, "rounds": len(timings.samples),
+             "load": round(os.getloadavg()[0], 1)}
+        )  # fmt: skip
+
+
+# --- the table --------------------------------------------------------------------------------------------------------
+
+
+INTRO = """# Time saved beside FLOPs saved
+
+`{command}`, seed 0, {hardware}, torch {torch}. One image of 224 x 224, float32, medians of runs in turn. Ratio:
+time saved / FLOPs saved. Rounded: the default; any width: `round_to=1`; uniform: every group cut to the same share in
+multiples of 16; narrower: MobileNetV2 built with fewer channels everywhere, in multiples of 16. Load: of the machine's
+two cores while measuring.
+"""
+OTHERS = """
+## Other budgets and thresholds
+
+ONNX Runtime, one thread, the default rounding. No pruned network may be slower than its original.
+"""
+COLUMNS = (
+    "network", "runtime", "threads", "FLOPs left", "original", "time left, rounded", "ratio, rounded",
+    "ratio, any width", "ratio, uniform", "ratio, narrower", "goal", "load",
+)  # fmt: skip
 
 
 def table(rows: RowLedger, command: str) -> str:
     """Return all that was measured, as markdown."""
     about = header(command, 0, rows.all()[0].get("commit") if rows.all() else None)
-    intro = (
-        f"`{command}`, seed 0, {about['hardware']}, torch {torch.__version__}. One image of 224 x 224, float32, "
-        "medians of runs in turn. Ratio: time saved / FLOPs saved. Rounded: the default; any width: `round_to=1`."
-    )
-    columns = [
-        "network", "runtime", "threads", "FLOPs left", "original", "time left, rounded", "ratio, rounded",
-        "time left, any width", "ratio, any width", "goal",
-    ]  # fmt: skip
-    lines = [
-        "# Time saved beside FLOPs saved",
-        "",
-        intro,
-        "",
-        f"| {' | '.join(columns)} |",
-        "|---" * len(columns) + "|",
-    ]
-    for name in NETWORKS:
+    intro = INTRO.format(command=command, hardware=about["hardware"], torch=torch.__version__)
+    sweep = _table(["network", *SWEEP], _sweep(rows))
+    return "\n".join([intro, *_table(COLUMNS, _ratios(rows)), OTHERS, *sweep]) + "\n"
+
+
+def _table(columns: Sequence[str], lines: Iterator[list[str]]) -> list[str]:
+    return [f"| {' | '.join(c)} |" for c in (columns, ["---"] * len(columns), *lines)]
+
+
+def _ratios(rows: RowLedger) -> Iterator[list[str]]:
+    for network in NETWORKS:
         for runtime in RUNTIMES:
             for threads in THREADS:
                 for budget in BUDGETS:
-                    key = {"network": name, "runtime": runtime, "threads": threads, "budget": budget}
-                    a, b = (rows.find(**key, round_to=str(r)) for r in ROUNDINGS)
-                    if a is not None and b is not None:
-                        lines.append(_line(a, b))
-    return "\n".join(lines) + "\n"
+                    key = {"network": network, "runtime": runtime, "threads": threads}
+                    found = [rows.find(**key, candidate=f"{budget} {way}") for way in WAYS]
+                    if (first := found[0]) is not None:
+                        yield [network, runtime, str(threads), *_line(first, found)]
 
 
-def _line(a: Mapping[str, Any], b: Mapping[str, Any]) -> str:
-    goal = GOALS[a["runtime"]]
-    met = "met" if a["ratio"] >= goal else "missed"
-    times = [f"{100 * r['time']:.1f} % ({100 * r['low']:.1f}..{100 * r['high']:.1f})" for r in (a, b)]
-    return (
-        f"| {a['network']} | {a['runtime']} | {a['threads']} | {100 * a['flops']:.1f} % | {a['before_ms']:.1f} ms | "
-        f"{times[0]} | {a['ratio']:.2f} | {times[1]} | {b['ratio']:.2f} | {goal}: {met} |"
-    )
+def _line(first: Mapping[str, Any], found: Sequence[Mapping[str, Any] | None]) -> list[str]:
+    goal = GOALS[first["runtime"]]
+    met = "met" if first["ratio"] >= goal else "missed"
+    return [
+        f"{100 * first['flops']:.1f} %", f"{first['before_ms']:.1f} ms", _time(first),
+        *("" if r is None else f"{r['ratio']:.2f}" for r in found), f"{goal}: {met}", str(first["load"]),
+    ]  # fmt: skip
+
+
+def _time(row: Mapping[str, Any]) -> str:
+    return f"{100 * row['time']:.1f} % ({100 * row['low']:.1f}..{100 * row['high']:.1f})"
+
+
+def _sweep(rows: RowLedger) -> Iterator[list[str]]:
+    for network in NETWORKS:
+        found = [
+            rows.find(network=network, runtime="onnxruntime", threads=1, candidate=name) for name in SWEEP
+        ]
+        if any(found):
+            cells = [
+                "" if r is None else f"{100 * r['flops']:.0f} % FLOPs, {_time(r)} of the time" for r in found
+            ]
+            yield [network, *cells]
 
 
 def plot(rows: RowLedger, file: Path) -> None:
@@ -130,11 +217,11 @@ def plot(rows: RowLedger, file: Path) -> None:
     figure = Figure(figsize=(10, 3.8), layout="constrained")
     panels = figure.subplots(1, len(RUNTIMES), sharey=True)
     for panel, runtime in zip(panels, RUNTIMES, strict=True):
-        for round_to, colour, marker, label in (
+        for way, colour, marker, label in (
             ("auto", "#0072B2", "o", "rounded"),
             ("1", "#D55E00", "x", "any width"),
         ):
-            some = rows.all(runtime=runtime, threads=1, round_to=round_to)
+            some = [r for r in rows.all(runtime=runtime, threads=1) if r["candidate"].endswith(f" {way}")]
             panel.plot(
                 [r["flops"] for r in some], [r["time"] for r in some], marker, color=colour, label=label
             )
@@ -153,13 +240,22 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--networks", default=",".join(NETWORKS))
+    parser.add_argument("--runtimes", default=",".join(RUNTIMES))
     parser.add_argument("--threads", default=",".join(map(str, THREADS)))
     parser.add_argument("--seconds", type=float, default=6.0)
+    parser.add_argument("--export", action="store_true", help="only write the ONNX files")
     parser.add_argument("--log", type=Path, default=LOG)
     args = parser.parse_args()
     rows = opened(args.log, "benchmarks")
-    for name in args.networks.split(","):
-        record(rows, name, args.seconds, [int(n) for n in args.threads.split(",")])
+    for network in args.networks.split(","):
+        if args.export:
+            found = Candidates(network)
+            for name in found.names("onnxruntime", 1):
+                print(network, name, found.file(name).stat().st_size, found.flops(name), flush=True)
+            continue
+        for runtime in (r for r in args.runtimes.split(",") if r in available()):
+            for threads in map(int, args.threads.split(",")):
+                record(rows, network, runtime, threads, args.seconds)
     write_text(args.log.with_suffix(".md"), table(rows, "python benchmarks/latency.py"))
     plot(rows, args.log.with_suffix(".svg"))
 

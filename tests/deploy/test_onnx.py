@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
+import onnx
 import onnxruntime
 import pytest
 import torch
@@ -12,6 +15,7 @@ from helpers.small_networks import Mobile, PreResNet, images, trained
 from slimilar.deploy import onnx as export
 from slimilar.deploy.onnx import export_onnx
 from slimilar.errors import InvalidInput, SlimilarError, VerificationError
+from slimilar.surgery.channel_selection import select_from
 
 
 @pytest.mark.parametrize(
@@ -33,6 +37,37 @@ def test_answers_are_those_of_pytorch_for_any_batch(build, residual, tmp_path):
         with torch.no_grad():
             assert torch.allclose(torch.from_numpy(given), model.eval()(images(count)), atol=1e-5)
     assert [file.name for file in tmp_path.iterdir()] == ["small.onnx"]
+
+
+@pytest.mark.parametrize(
+    ("index", "width", "kinds"),
+    [
+        ([4, 5, 6, 7], 64, {"Slice": 1}),
+        ([0, 16, 32, 48], 64, {"Slice": 1}),
+        ([4, 5, 9, 11], 64, {"Gather": 1}),  # a convolution of all 64 channels would cost more than the copy
+        (
+            [0, 2, 3, 4, 5, 7, *range(9, 31)],
+            8,
+            {},
+        ),  # a narrow convolution reads all 64, those not selected with zeros
+    ],
+    ids=["slice", "steps", "gather", "absorbed"],
+)
+def test_no_gather_stays_where_a_slice_or_nothing_will_do(index, width, kinds, tmp_path):
+    torch.manual_seed(0)
+    norm = select_from(nn.BatchNorm2d(len(index)), torch.tensor(index))
+    for tensor in (norm.weight, norm.bias, norm.running_mean):
+        nn.init.normal_(tensor)
+    stem = nn.Sequential(nn.Conv2d(3, 64, 3), nn.BatchNorm2d(64), nn.Dropout(), nn.ReLU())
+    net = nn.Sequential(
+        stem, norm, nn.ReLU(), nn.Conv2d(len(index), width, 1), nn.BatchNorm2d(width), nn.ReLU()
+    )
+    file = export_onnx(net.eval(), tmp_path / "net.onnx", images(1)).path  # compares the file with PyTorch
+    nodes = [node.op_type for node in onnx.load(file).graph.node]
+    found = Counter(kind for kind in nodes if kind in ("Gather", "Slice", "Split", "Dropout"))
+    assert found == kinds
+    assert nodes.count("BatchNormalization") == 1, "folded, but for the one that the selection is in front of"
+    onnx.checker.check_model(str(file), full_check=True)
 
 
 def test_a_file_that_answers_otherwise_is_not_written(tmp_path, monkeypatch):

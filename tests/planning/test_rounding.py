@@ -112,10 +112,47 @@ def group(width: int, channels_of_a_unit: int = 1) -> Any:
 
 
 @pytest.mark.parametrize(
-    ("width", "multiple"), [(1, 1), (8, 1), (15, 1), (16, 8), (24, 8), (31, 8), (32, 16), (1280, 16)]
+    ("width", "multiple", "halved"),
+    [(1, 1, 1), (8, 1, 1), (15, 1, 1), (16, 16, 8), (24, 16, 8), (31, 16, 8), (32, 16, 16), (1280, 16, 16)],
 )
-def test_auto_is_sixteen_or_less_in_narrow_groups(width, multiple):
-    assert roundings("auto")[0].of(group(width)) == multiple
+def test_auto_is_sixteen_and_next_half_of_it_in_narrow_groups(width, multiple, halved):
+    assert [rounding.of(group(width)) for rounding in roundings("auto")[:2]] == [multiple, halved]
+
+
+def basic_blocks(*widths: int) -> nn.Module:
+    """Convolutions of three pixels a side between streams that stay, like those inside the blocks of a ResNet."""
+    torch.manual_seed(0)
+    layers: list[nn.Module] = []
+    for w in widths:
+        layers += [
+            nn.Conv2d(8, w, 3, padding=1),
+            nn.BatchNorm2d(w),
+            nn.ReLU(),
+            nn.Conv2d(w, 8, 3, padding=1),
+            nn.ReLU(),
+        ]
+    net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), *layers, nn.Conv2d(8, 4, 3))
+    for m in net.modules():
+        if isinstance(m, nn.BatchNorm2d):
+            nn.init.uniform_(m.weight, 0.1, 1.5)
+            nn.init.normal_(m.bias, 0, 0.5)
+    return net.eval()
+
+
+def test_thin_groups_stay_whole_where_others_can_pay():
+    plan = slimilar.analyze(basic_blocks(16, 96, 96), torch.zeros(1, 3, 12, 12), exclude=["0"])
+    cut = plan.at(flops=0.75)
+    assert cut.widths["2"] == 16
+    assert {cut.widths[name] % 16 for name in ("7", "12")} == {0}
+
+
+def test_thin_groups_are_halved_where_that_halves_the_loss():
+    """In a network that is thin nearly all over, the few wide layers would pay for all."""
+    plan = slimilar.analyze(basic_blocks(16, 16, 16, 16, 96), torch.zeros(1, 3, 12, 12), exclude=["0"])
+    whole, halved = (plan.at(flops=share) for share in (0.97, 0.6))
+    assert {whole.widths[name] for name in ("2", "7", "12", "17")} == {16}
+    assert 8 in {halved.widths[name] for name in ("2", "7", "12", "17")}
+    assert halved.flops <= 0.6 * plan.before.flops
 
 
 def test_auto_counts_channels_not_units():
@@ -126,7 +163,9 @@ def test_auto_counts_channels_not_units():
 
 @pytest.mark.parametrize("wrong", [0, -8, 1.5, True, "8", None])
 def test_a_rounding_is_a_number_or_auto(wrong):
-    with pytest.raises(InvalidInput, match='round_to must be a whole number of at least 1 or "auto"'):
+    with pytest.raises(
+        InvalidInput, match='round_to must be a whole number of at least 1, "auto" or "measure"'
+    ):
         slimilar.PruningTarget("flops", 0.5, wrong)
 
 

@@ -109,6 +109,52 @@ def test_plateaus_are_crossed():
     assert chosen.steps == (0, 16)
 
 
+class Block(nn.Module):
+    """A residual branch of two inner groups, and another of the same size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.head = nn.Conv2d(3, 8, 1), nn.Conv2d(8, 4, 1)
+        for name in "ab":
+            inner = (
+                nn.Conv2d(8, 32, 1),
+                nn.ReLU(),
+                nn.Conv2d(32, 32, 3, padding=1),
+                nn.ReLU(),
+                nn.Conv2d(32, 8, 1),
+            )
+            setattr(self, name, nn.Sequential(*inner))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.stem(x)
+        x = x + self.a(x)
+        return self.head(x + self.b(x))
+
+
+@pytest.mark.parametrize(("min_channels", "branch"), [(0, 0), (1, 16)])
+def test_a_branch_goes_whole_where_its_channels_save_no_time(min_channels, branch):
+    """As depthwise layers do: half the channels take nearly as long as all. Branch a matters less than b."""
+
+    def order(harm: float) -> RemovalOrder:
+        return RemovalOrder(np.arange(32), np.arange(32) / 32, np.full(32, -1), np.full(32, harm))
+
+    orders = {name: order(harm) for name, harm in {"a.0": 1.0, "a.2": 1.0, "b.0": 9.0, "b.2": 9.0}.items()}
+    found = plan_from(Block().eval(), X, Answers("by hand", orders), min_channels=min_channels)
+    layers, tables = timed_layers(found), {}
+    for layer in layers:
+        i, o = (np.array([1.0, n]) for n in (layer.shape.inputs, layer.shape.outputs))
+        tables[layer.shape] = TimeTable(i, o, np.array([[0.9, 0.95], [0.95, 1.0]]))
+    times = TimeModel(found, layers, tables)
+    share = 0.75 if min_channels == 0 else 0.99
+    cut = by_time(found, PruningTarget("latency", share, round_to=16), times)(share)
+    assert cut is not None
+    assert cut.widths["a.2"] == branch
+    assert cut.widths["b.0"] == cut.widths["b.2"] == 32
+    if min_channels == 0:
+        assert cut.widths["a.0"] == 0, "what only the branch reads goes with it"
+        assert times.total([0, 32, 0, 0]) == pytest.approx(5.0), "three of eight layers less"
+
+
 def test_what_is_out_of_reach_is_none():
     found = plan()
     assert (

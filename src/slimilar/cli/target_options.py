@@ -46,7 +46,8 @@ class TargetOptions:
     round_to: Annotated[
         str,
         _option(
-            help="Make widths multiples of this, which run faster; 1: any width. Auto: 16, less in narrow layers.",
+            help="Make widths multiples of this, which run faster; 1: any width. Auto: 16, less in narrow layers. "
+            "Measure: what --runtime likes here.",
             metavar="N",
         ),
     ] = "auto"
@@ -57,7 +58,7 @@ class TargetOptions:
     runtime: Annotated[
         str,
         _option(
-            help="What --latency is measured with: pytorch, compile, onnxruntime, openvino or tensorrt.",
+            help="What --latency and --round-to measure run in: pytorch, compile, onnxruntime, openvino or tensorrt.",
             metavar="NAME",
         ),
     ] = "pytorch"
@@ -89,7 +90,7 @@ class TargetOptions:
 
 
 def parse_rounding(text: str) -> RoundTo:
-    """Return the multiple that --round-to names, or "auto".
+    """Return the multiple that --round-to names, "auto" or "measure".
 
     >>> parse_rounding("8"), parse_rounding("auto")
     (8, 'auto')

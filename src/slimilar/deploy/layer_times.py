@@ -11,7 +11,7 @@ import hashlib
 import json
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import astuple
 from pathlib import Path
 from typing import Any
@@ -39,24 +39,36 @@ def layer_times(
     runtime: str, device: torch.device, progress: Callable[[str, int, int], None] | None = None
 ) -> LayerTimes | None:
     """Return what measures layers in a runtime; None for a runtime that cannot be asked for single layers."""
-    timer = _TIMERS.get(runtime)
+    timer = layer_timer(runtime, device)
     if timer is None:
         return None
-    place = device_name(device)
 
     def measured(shapes: Sequence[LayerShape]) -> Mapping[LayerShape, TimeTable]:
-        file = _cache_file(runtime, place)
-        known = _read(file)
         wanted = list(dict.fromkeys(shapes))
-        for done, shape in enumerate(wanted):
-            if progress is not None:
-                progress("measuring layers", done, len(wanted))
-            if _key(shape) not in known:
-                known[_key(shape)] = _table(shape, lambda s, i, o: timer(s, i, o, device)).tolist()
-        _write(file, known)
+        with known_times(runtime, device) as known:
+            for done, shape in enumerate(wanted):
+                if progress is not None:
+                    progress("measuring layers", done, len(wanted))
+                if _key(shape) not in known:
+                    known[_key(shape)] = _table(shape, timer).tolist()
         return {s: TimeTable(*_axes(s), np.array(known[_key(s)])) for s in wanted}
 
     return measured
+
+
+def layer_timer(runtime: str, device: torch.device) -> LayerTimer | None:
+    """Return what times a layer in a runtime at an input and an output width; None if the runtime does not tell."""
+    timer = _TIMERS.get(runtime)
+    return None if timer is None else lambda shape, inputs, outputs: timer(shape, inputs, outputs, device)
+
+
+@contextlib.contextmanager
+def known_times(runtime: str, device: torch.device) -> Iterator[dict[str, Any]]:
+    """Open what was measured in a runtime of this machine; what is added is kept."""
+    file = _cache_file(runtime, device_name(device))
+    known = _read(file)
+    yield known
+    _write(file, known)
 
 
 def _axes(shape: LayerShape) -> tuple[Floats, Floats]:
@@ -66,12 +78,12 @@ def _axes(shape: LayerShape) -> tuple[Floats, Floats]:
 
 
 def _widths(full: int, groups: int) -> Floats:
-    """Return some multiples of 16 up to a width, and the width itself.
+    """Return some multiples of 16 up to a width, and the width itself; of 8 up to a width below 32.
 
-    >>> _widths(96, 1).tolist(), _widths(3, 1).tolist()
-    ([32.0, 48.0, 80.0, 96.0], [3.0])
+    >>> _widths(96, 1).tolist(), _widths(24, 1).tolist(), _widths(3, 1).tolist()
+    ([32.0, 48.0, 80.0, 96.0], [8.0, 16.0, 24.0], [3.0])
     """
-    step = AUTO if full >= 2 * AUTO else max(1, full // 4)
+    step = AUTO if full >= 2 * AUTO else AUTO // 2 if full >= AUTO else max(1, full // 4)
     step = int(np.lcm(step, max(1, groups)))
     near = {min(full, max(step, -(-int(full * share) // step) * step)) for share in _SHARES}
     return np.array(sorted({*near, full}) if full > 4 else [full], np.float64)

@@ -137,5 +137,6 @@ def check_onnx_file(path: str | os.PathLike[str]) -> Path:
     """Return an ONNX file; raise where it is not there."""
     file = Path(path).expanduser()
     if not file.is_file():  # a pipe would be waited for
-        raise InvalidInput(f"{file} must be an ONNX file, but there is no such file; check the path")
+        found = "is a folder" if file.is_dir() else "there is no such file"
+        raise InvalidInput(f"{file} must be an ONNX file, but {found}; check the path")
     return file

@@ -20,6 +20,7 @@ from slimilar.deploy.onnx_files.module import OnnxModule
 from slimilar.deploy.onnx_files.opening import LARGEST
 from slimilar.deploy.onnx_files.verify import HALF_TOLERANCE, TOLERANCE, check_written
 from slimilar.deploy.onnx_files.writer import fix_inputs, rewritten
+from slimilar.deploy.onnx_selections import simplify_selections
 from slimilar.errors import InvalidInput, SlimilarError, VerificationError
 from slimilar.utils.atomic import replacing, write_bytes
 from slimilar.utils.modules import check_model, copy_with, device_of
@@ -116,9 +117,17 @@ def _export(model: nn.Module, path: Path, inputs: tuple[Tensor, ...], dynamic: b
     with replacing(path) as unfinished:
         # Not program.save(): from 1.5 GiB on it puts the weights into a second file, whatever it is asked for.
         unfinished.write_bytes(program.model_proto.SerializeToString())
+        _simplify(unfinished)
         difference = _compare(model, unfinished, inputs, dynamic)
         size = unfinished.stat().st_size
     return Exported(path, names, outputs, int(program.model.opset_imports[""]), size, difference)
+
+
+def _simplify(file: Path) -> None:
+    onnx = require("onnx")
+    model = onnx.load(file)
+    if simplify_selections(model):
+        onnx.save(model, file)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib.util
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,6 +67,15 @@ def tensorrt(model: nn.Module, example: Example) -> Run:
 
 
 def _onnx_session(model: nn.Module, example: Example, providers: list[str]) -> Run:
+    with tempfile.TemporaryDirectory() as folder:
+        file = export_onnx(model, Path(folder) / "model.onnx", example, dynamic_batch=False).path
+        return onnxruntime_file(file, example, providers)
+
+
+def onnxruntime_file(
+    file: Path, example: Example, providers: Sequence[str] = ("CPUExecutionProvider",)
+) -> Run:
+    """Run an ONNX file in ONNX Runtime."""
     runtime = require("onnxruntime")
     offered = runtime.get_available_providers()
     if providers[0] not in offered:
@@ -75,22 +84,25 @@ def _onnx_session(model: nn.Module, example: Example, providers: list[str]) -> R
         )
     options = runtime.SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()
-    with tempfile.TemporaryDirectory() as folder:
-        file = export_onnx(model, Path(folder) / "model.onnx", example, dynamic_batch=False).path
-        session = runtime.InferenceSession(file.read_bytes(), options, providers=providers)
+    session = runtime.InferenceSession(file.read_bytes(), options, providers=list(providers))
     given = zip(session.get_inputs(), tensors_in(arguments(example)), strict=True)
     feed = {entry.name: (t.half() if "float16" in entry.type else t).cpu().numpy() for entry, t in given}
     return lambda: session.run(None, feed)
 
 
 def openvino(model: nn.Module, example: Example) -> Run:
-    """Run the model in OpenVINO on the CPU, in float32: some CPUs report bfloat16 but fail to execute it."""
-    library = require("openvino", "openvino")
+    """Run the model in OpenVINO on the CPU."""
+    require("openvino", "openvino")
     with tempfile.TemporaryDirectory() as folder:
         file = export_onnx(model, Path(folder) / "model.onnx", example, dynamic_batch=False).path
-        core = library.Core()
-        settings = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": torch.get_num_threads()}
-        network = core.compile_model(core.read_model(file), "CPU", settings)
+        return openvino_file(file, example)
+
+
+def openvino_file(file: Path, example: Example) -> Run:
+    """Run an ONNX file in OpenVINO on the CPU, in float32: some CPUs report bfloat16 but fail to execute it."""
+    core = require("openvino", "openvino").Core()
+    settings = {"INFERENCE_PRECISION_HINT": "f32", "INFERENCE_NUM_THREADS": torch.get_num_threads()}
+    network = core.compile_model(core.read_model(file), "CPU", settings)
     feed = [t.cpu().numpy() for t in tensors_in(arguments(example))]
     request = network.create_infer_request()
     return lambda: request.infer(feed)

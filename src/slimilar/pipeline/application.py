@@ -10,6 +10,7 @@ from torch import nn
 
 from slimilar.calibration.calibration_set import Progress, calibration_set, with_smaller_batches
 from slimilar.deploy.latency import cut_for_latency
+from slimilar.deploy.rounding_measurement import with_measured_rounding
 from slimilar.deploy.runtimes import Runtime
 from slimilar.errors import SlimilarWarning
 from slimilar.graph.structure import Structure
@@ -109,6 +110,7 @@ def _cut(
     """Return the cut that meets a target, with room for the biases that reconstruction adds."""
     if isinstance(target, Cut):
         return target, None
+    target = with_measured_rounding(target, Runtime.of(runtime), device_of(model))
     if target.kind == "latency":
         return cut_for_latency(model, example, plan, target, runtime, progress)
     reserve = bias_cost(model, example, plan, target.kind) if method != "none" else 0

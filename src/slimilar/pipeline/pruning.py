@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from slimilar.calibration.calibration_set import Progress, calibration_set
 from slimilar.criteria import Criterion
+from slimilar.deploy.rounding_measurement import with_measured_rounding
 from slimilar.deploy.runtimes import Runtime
 from slimilar.pipeline.analysis import AnalysisOptions, Streams, check_early, plan_of
 from slimilar.pipeline.application import apply, check_reconstruction
@@ -20,6 +21,7 @@ from slimilar.planning.rounding import RoundTo
 from slimilar.planning.target import PruningTarget
 from slimilar.result import Result
 from slimilar.similarity.linkage import Linkage
+from slimilar.utils.modules import device_of
 from slimilar.utils.pytree import Example
 
 
@@ -56,7 +58,8 @@ def prune(
     as "4.4G"), a `latency` measured here with a `runtime` (a share, or a time such as "12ms"; a
     `slimilar.Runtime` has threads and a batch size), a `ratio` of channels
     that every layer loses, a `quantile` of all channels. `round_to` makes widths multiples
-    of a number, which run faster: by default of 16, and less in narrow layers; 1 takes every width.
+    of a number, which run faster: by default of 16, and less where 16 costs too much; "measure" takes what the `runtime`
+    likes on this machine, 1 every width.
 
     `calibration` is a tensor of unlabelled images, an iterable of batches, or "synthesize". With 16 images or more
     and a budget, criterion "auto" chooses the channels whose removal changes the network's output least, unless a plain
@@ -80,6 +83,7 @@ def prune(
     method = check_reconstruction(substitute if substitute is not None else reconstruction)
     runtime = Runtime.of(runtime)
     model = check_inputs(model, example)
+    target = with_measured_rounding(target, runtime, device_of(model))
     options = AnalysisOptions(
         "similarity" if criterion == "auto" else criterion, linkage, residual, listed(exclude), min_channels
     )

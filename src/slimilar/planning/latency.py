@@ -9,7 +9,6 @@ from slimilar.errors import Option, UnreachableBudget
 from slimilar.planning.budgets import LatencyLimit, check_latency
 from slimilar.planning.cut import Cut
 from slimilar.planning.plan import Plan
-from slimilar.planning.rounding import roundings
 from slimilar.planning.target import PruningTarget
 from slimilar.planning.time_allocation import allocate_time
 from slimilar.planning.time_model import TimeModel
@@ -79,7 +78,7 @@ def by_time(plan: Plan, target: PruningTarget, times: TimeModel) -> Predictor:
     whole = times.total([0] * len(plan.groups))
 
     def predicted(share: float) -> Cut | None:
-        for rounding in roundings(target.round_to):
+        for rounding in target.roundings[1:] or target.roundings:  # tables know what halved groups take
             found = allocate_time(plan.blocks(rounding, overrides), times, share * whole)
             if found is not None:
                 return replace(plan.cut_after(found.threshold, found.steps, rounding), by_threshold=False)

@@ -23,8 +23,8 @@ from slimilar.planning.rounding import (
     RoundTo,
     StepBlocks,
     allocate,
+    first_reached,
     rounded_up,
-    roundings,
 )
 from slimilar.planning.target import COSTS, PruningTarget
 from slimilar.similarity.removal_order import RemovalOrder
@@ -86,8 +86,8 @@ class Plan:
         A budget is a share (0.5), a number (4_400_000_000) or a text ("4.4G", "50%"). With a `ratio` every group loses
         that share of its channels; with a `quantile` that share of all channels leaves, those of least height.
         `round_to=8` makes widths multiples of 8: a threshold removes no channel above it, so widths are rounded up; a
-        budget rounds up or down, whichever keeps more. "auto" stands for 16, and less in narrow groups or where 16
-        cannot reach a budget; 1 takes every width. `thresholds` overrides the threshold of single groups, by name.
+        budget rounds up or down, whichever keeps more. "auto" stands for 16, and less where 16 cannot reach a budget or
+        costs narrow groups too much; 1 takes every width. `thresholds` overrides the threshold of single groups, by name.
         """
         return self.cut(
             PruningTarget.of(
@@ -108,7 +108,7 @@ class Plan:
             found, rounding = self._allocated(target, overrides, give_back=True)
             cut = self.cut_after(found.threshold, found.steps, rounding)
             return replace(cut, by_threshold=rounding.multiple == 1)
-        amount, rounding = float(target.amount), roundings(target.round_to)[0]
+        amount, rounding = float(target.amount), target.roundings[0]
         if target.kind == "ratio":
             wanted = [math.floor(amount * group.width + 1e-9) for group in self.groups]
             for g, threshold in overrides.items():
@@ -206,6 +206,9 @@ class Plan:
 
     # --- from steps to a cut ------------------------------------------------------------------------------------
 
+    def _multiples(self, rounding: Rounding) -> list[int]:
+        return [rounding.of(group) for group in self.groups]
+
     def _mask(self, steps: Sequence[int], orders: Sequence[RemovalOrder]) -> Kept:
         mask = np.ones(self.structure.grouping.unit_count, np.bool_)
         for start, order, count in zip(self.starts, orders, steps, strict=True):
@@ -244,12 +247,15 @@ class Plan:
         def cost(steps: Sequence[int]) -> int:
             return int(getattr(self.costs.at(self._mask(steps, self.orders)), target.kind))
 
-        blocks: list[StepBlocks] = []
-        for rounding in roundings(target.round_to):
+        def found(rounding: Rounding) -> Allocation | None:
             blocks = self.blocks(rounding, overrides)
-            found = allocate(blocks, cost, limit, give_back=give_back and rounding.multiple > 1)
-            if found is not None:
-                return found, rounding
+            return allocate(blocks, cost, limit, give_back=give_back and rounding.multiple > 1)
+
+        tried = target.roundings
+        best = first_reached(tried, found, self._multiples)
+        if best is not None:
+            return best
+        blocks = self.blocks(tried[-1], overrides)
         smallest = cost([int(b.ends[-1]) for b in blocks])
         raise _out_of_reach(target, smallest + target.reserve, before)
 

@@ -2,7 +2,7 @@
 
 Convolutions compute blocks of channels: 16 of them in an AVX-512 register, 8 with AVX2 and on the tensor cores of a GPU
 in half precision, 16 there in int8. A width in between is padded, or sends the layer to a slower kernel. 16 is a
-multiple of all of these, so it is what "auto" stands for.
+multiple of all of these, so it is what "auto" stands for where nothing was measured.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from slimilar.errors import InvalidInput, Option
 if TYPE_CHECKING:
     from slimilar.graph.groups import ChannelGroup
 
-RoundTo = int | Literal["auto"]
+RoundTo = int | Literal["auto", "measure"]
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 CostOf = Callable[[Sequence[int]], int]  # of the network, after so many steps of each group
@@ -30,46 +30,54 @@ AUTO = 16  # channels
 
 
 def check_rounding(value: object) -> RoundTo:
-    """Return a multiple or "auto", or raise.
+    """Return a multiple, "auto" or "measure", or raise.
 
     >>> check_rounding("auto"), check_rounding(8)
     ('auto', 8)
     """
-    if value == "auto" or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
+    if value in ("auto", "measure") or (
+        isinstance(value, int) and not isinstance(value, bool) and value >= 1
+    ):
         return value
-    raise InvalidInput(Option("round_to"), f' must be a whole number of at least 1 or "auto", got {value!r}')
+    raise InvalidInput(
+        Option("round_to"), f' must be a whole number of at least 1, "auto" or "measure", got {value!r}'
+    )
 
 
 @dataclass(frozen=True)
 class Rounding:
-    """What widths are multiples of; `adapts` to groups: 16 channels however many a unit has, less for narrow groups.
+    """What widths are multiples of; `adapts` to groups: 16 channels however many a unit has.
 
-    A group of fewer than two multiples could only stay or go whole, so it takes half the multiple. Below one multiple
-    every width takes about the time of its channels, and any will do.
+    A group of 16 to 31 channels cannot lose half of them and stay a multiple: below 16, half the channels take five
+    sixths of the time in ONNX Runtime, and more than all of it in front of a wide 1x1 convolution. So it keeps 16, or
+    takes half the multiple where that is asked for (`halves`). A group of less than one multiple has nothing to round
+    to, and takes any width.
     """
 
     multiple: int
     adapts: bool = False
+    halves: bool = False
 
     def of(self, group: ChannelGroup) -> int:
         """Return what the width of a group is a multiple of, in units."""
         if not self.adapts:
             return self.multiple
         multiple = self.multiple // math.gcd(self.multiple, _channels_of_a_unit(group))
-        if group.width >= 2 * multiple:
-            return multiple
-        return max(1, multiple // 2) if group.width >= multiple else 1
+        if group.width < multiple:
+            return 1
+        return max(1, multiple // 2) if self.halves and group.width < 2 * multiple else multiple
 
 
-def roundings(round_to: RoundTo) -> tuple[Rounding, ...]:
-    """Return what to try for a budget, in turn: "auto" takes smaller multiples where 16 cannot reach it.
+def roundings(round_to: RoundTo, multiple: int = AUTO) -> tuple[Rounding, ...]:
+    """Return what to try for a budget, in turn: "auto" takes smaller multiples where the first cannot reach it.
 
     >>> [rounding.multiple for rounding in roundings("auto")]
-    [16, 8, 4, 2, 1]
+    [16, 16, 8, 4, 2, 1]
     """
     if isinstance(round_to, int):
         return (Rounding(round_to),)
-    return tuple(Rounding(AUTO >> i, adapts=True) for i in range(AUTO.bit_length()))
+    halved = (Rounding(multiple >> i, adapts=True, halves=True) for i in range(multiple.bit_length()))
+    return (Rounding(multiple, adapts=True), *halved)
 
 
 def _channels_of_a_unit(group: ChannelGroup) -> int:
@@ -145,6 +153,27 @@ def allocate(
             loss = sum(float(b.losses[n]) for b, n in zip(blocks, kept, strict=True))
             found.append(Allocation(threshold, tuple(_steps(blocks, kept)), loss))
     return min(found, key=lambda allocation: allocation.loss, default=None)
+
+
+def first_reached(
+    tried: Sequence[Rounding],
+    found: Callable[[Rounding], Allocation | None],
+    multiples: Callable[[Rounding], list[int]],
+) -> tuple[Allocation, Rounding] | None:
+    """Return the first rounding that reaches a budget; or the next, if it halves thin groups and half of the loss.
+
+    Networks that are thin all over (CIFAR ResNets) would otherwise shrink only where they are wide.
+    """
+    for i, rounding in enumerate(tried):
+        if (best := found(rounding)) is None:
+            continue
+        finer = tried[i + 1] if i + 1 < len(tried) and tried[i + 1].halves > rounding.halves else None
+        if finer is not None and multiples(finer) != multiples(rounding):
+            other = found(finer)
+            if other is not None and other.loss < best.loss / 2:
+                return other, finer
+        return best, rounding
+    return None
 
 
 def _steps(blocks: Sequence[StepBlocks], taken: Sequence[int]) -> list[int]:

@@ -8,7 +8,7 @@ from typing import Any, Literal, get_args
 
 from slimilar.errors import InvalidInput, Option
 from slimilar.planning.budgets import Budget, check_budget, check_latency
-from slimilar.planning.rounding import RoundTo, check_rounding
+from slimilar.planning.rounding import AUTO, Rounding, RoundTo, check_rounding, roundings
 from slimilar.utils.checks import check_share
 
 TargetKind = Literal["threshold", "flops", "macs", "params", "ratio", "quantile", "latency"]
@@ -25,7 +25,7 @@ class PruningTarget:
     channels leaves, those of least height.
 
     >>> PruningTarget.of(flops="50%", round_to=8)
-    PruningTarget(kind='flops', amount='50%', round_to=8, thresholds={}, reserve=0)
+    PruningTarget(kind='flops', amount='50%', round_to=8, thresholds={}, reserve=0, multiple=16)
     """
 
     kind: TargetKind
@@ -33,6 +33,7 @@ class PruningTarget:
     round_to: RoundTo = "auto"  # widths are multiples of it
     thresholds: Mapping[str, float] = field(default_factory=dict)  # of single groups, by name
     reserve: int = 0  # of a budget of FLOPs or parameters: held back for biases that reconstruction adds
+    multiple: int = AUTO  # what "auto" stands for; round_to="measure" measures it
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:
@@ -46,6 +47,16 @@ class PruningTarget:
             check_latency(self.amount)
         else:
             check_share(self.amount, self.kind)
+
+    @property
+    def roundings(self) -> tuple[Rounding, ...]:
+        """What to try for a budget, in turn."""
+        if self.round_to == "measure":
+            raise InvalidInput(
+                Option("round_to"),
+                ' must be measured in a runtime: pass "measure" to prune or apply, and a number or "auto" here',
+            )
+        return roundings(self.round_to, self.multiple)
 
     @classmethod
     def of(

@@ -20,7 +20,8 @@ class _Descent:
         self.blocks, self.times = blocks, times
         self.taken = [0] * len(blocks)
         self.steps = [int(b.ends[0]) for b in blocks]
-        self.layers = [times.layer(i, self.steps) for i in range(len(times.layers))]
+        settled = times.settled(self.steps)
+        self.layers = [times.layer(i, settled) for i in range(len(times.layers))]
         self.moves = {g: move for g in range(len(blocks)) if (move := self._best(g)) is not None}
 
     @property
@@ -28,25 +29,32 @@ class _Descent:
         return sum(self.layers)
 
     def _best(self, g: int) -> tuple[float, int] | None:
-        """Return the move of a group that costs the least damage per millisecond; None if all have left."""
+        """Return the move of a group that costs the least damage per millisecond; None if all have left.
+
+        A residual branch may go at once, with the layers in front of it: that saves what its channels do not.
+        """
         block, now = self.blocks[g], self.taken[g]
+        left = len(block.ends) - 1 - now
         found = []
-        for count in range(1, min(_AHEAD, len(block.ends) - 1 - now) + 1):
+        for count in {
+            *range(1, min(_AHEAD, left) + 1),
+            *([left] if left and g in self.times.in_front else []),
+        }:
             damage = float(block.losses[now + count] - block.losses[now])
             found.append((damage / max(self._saved(g, int(block.ends[now + count])), _NOTHING), count))
         return min(found, default=None)
 
     def _saved(self, g: int, steps: int) -> float:
-        moved = [*self.steps[:g], steps, *self.steps[g + 1 :]]
+        moved = self.times.settled([*self.steps[:g], steps, *self.steps[g + 1 :]])
         return sum(self.layers[i] - self.times.layer(i, moved) for i in self.times.touched.get(g, ()))
 
     def move(self, g: int, count: int) -> None:
         """Let blocks of a group leave (or come back), and look again at the groups whose layers that changes."""
         self.taken[g] += count
         self.steps[g] = int(self.blocks[g].ends[self.taken[g]])
-        changed = set(self.times.touched.get(g, ()))
+        changed, settled = set(self.times.touched.get(g, ())), self.times.settled(self.steps)
         for i in changed:
-            self.layers[i] = self.times.layer(i, self.steps)
+            self.layers[i] = self.times.layer(i, settled)
         for other, layers in self.times.touched.items():
             if other == g or changed & set(layers):
                 self.moves.pop(other, None)

@@ -143,9 +143,20 @@ class TimeModel:
         spans = [(start, start + group.width) for start, group in zip(plan.starts, plan.groups, strict=True)]
         self._reads = [_shares(layer.inputs, spans) for layer in layers]
         self._writes = [_shares(layer.outputs, spans) for layer in layers]
+        self._widths = [group.width for group in plan.groups]
+        self.in_front = _in_front(plan)
+
+    def settled(self, steps: Sequence[int]) -> list[int]:
+        """Return the steps of all groups, if those in front of a branch that goes altogether go with it."""
+        found = list(steps)
+        for g, others in self.in_front.items():
+            if steps[g] == self._widths[g]:
+                for other in others:
+                    found[other] = self._widths[other]
+        return found
 
     def layer(self, i: int, steps: Sequence[int]) -> float:
-        """Return the milliseconds of one layer."""
+        """Return the milliseconds of one layer, after settled steps."""
         widths = [
             len(units) - sum(times * steps[g] for g, times in shares.items())
             for units, shares in (
@@ -157,16 +168,32 @@ class TimeModel:
 
     def total(self, steps: Sequence[int]) -> float:
         """Return the milliseconds of all layers."""
-        return sum(self.layer(i, steps) for i in range(len(self.layers)))
+        settled = self.settled(steps)
+        return sum(self.layer(i, settled) for i in range(len(self.layers)))
 
     @cached_property
     def touched(self) -> dict[int, list[int]]:
-        """The layers whose time a group's width decides on, by group."""
-        found: dict[int, list[int]] = {}
+        """The layers whose time a group's width decides on, by group; those in front of a branch go with it."""
+        own: dict[int, set[int]] = {}
         for i, (reads, writes) in enumerate(zip(self._reads, self._writes, strict=True)):
             for g in {*reads, *writes}:
-                found.setdefault(g, []).append(i)
-        return found
+                own.setdefault(g, set()).add(i)
+        return {
+            g: sorted(layers.union(*(own.get(other, ()) for other in self.in_front.get(g, ()))))
+            for g, layers in own.items()
+        }
+
+
+def _in_front(plan: Plan) -> dict[int, tuple[int, ...]]:
+    """Return the groups that may lose all channels, and those that then go with them, by their places in the plan."""
+    if plan.min_channels:
+        return {}
+    place, offsets = {start: g for g, start in enumerate(plan.starts)}, plan.structure.grouping.offsets
+    return {
+        place[offsets[g]]: tuple(place[offsets[other]] for other in others if offsets[other] in place)
+        for g, others in plan.structure.branches.items()
+        if offsets[g] in place
+    }
 
 
 def _shares(units: Ints, spans: Sequence[tuple[int, int]]) -> dict[int, float]:

@@ -19,6 +19,7 @@ from torch import nn
 from slimilar.deploy.extras import require
 from slimilar.deploy.onnx_files.module import Layer, OnnxModule, OnnxSource, OnnxStep, SizePlace, TensorPlace
 from slimilar.deploy.onnx_files.reference import Array
+from slimilar.deploy.onnx_selections import CHANNELS, SLICE_OPSET, as_slice
 from slimilar.errors import VerificationError
 from slimilar.utils.pytree import tensors_in
 
@@ -84,7 +85,7 @@ class _Graph:
         onnx = require("onnx")
         self._helper, self._arrays = onnx.helper, onnx.numpy_helper
         self.model, self.graph = model, model.graph
-        self._computed = source.computed_constants
+        self._opset, self._computed = source.opset, source.computed_constants
         self._tensors = {t.name: t for t in model.graph.initializer}
         self._constant_nodes = {n.output[0] for n in model.graph.node if n.op_type == "Constant"}
         self._before: dict[int, list[Any]] = {}
@@ -166,15 +167,17 @@ class _Graph:
         )
 
     def select(self, k: int, index: Array) -> None:
-        """Put a selection of channels in front of an operator."""
+        """Put a selection of channels in front of an operator: a slice, if one will do."""
         node = self.graph.node[k]
-        name, result = (
-            self._add(node, "index", index.astype(np.int64)),
-            self._fresh(f"{node.input[0]}_selected"),
-        )
-        self._before.setdefault(k, []).append(
-            self._helper.make_node("Gather", [node.input[0], name], [result], name=result, axis=1)
-        )
+        result = self._fresh(f"{node.input[0]}_selected")
+        bounds = as_slice(index) if self._opset >= SLICE_OPSET else None
+        kind, axis, values = "Gather", {"axis": CHANNELS}, [index]
+        if bounds is not None:
+            start, end, step = bounds
+            kind, axis, values = "Slice", {}, [np.array([n]) for n in (start, end, CHANNELS, step)]
+        inputs = [self._add(node, "index", v.astype(np.int64)) for v in values]
+        made = self._helper.make_node(kind, [node.input[0], *inputs], [result], name=result, **axis)
+        self._before.setdefault(k, []).append(made)
         node.input[0] = result
 
     def finish(self) -> None:
