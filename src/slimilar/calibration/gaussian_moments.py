@@ -18,18 +18,20 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import torch
-from scipy.special import owens_t
+from scipy.special import owens_t, roots_sh_jacobi
 from torch import Tensor
 
 from slimilar.calibration.activations import Option, Shape, shape_of
 from slimilar.errors import InvalidInput
 from slimilar.graph.activations import plain_name
+from slimilar.utils.symmetric import symmetric
 
 Values: TypeAlias = Tensor | np.ndarray | list[float] | float
 
 _REACH = 9.0  # a Gaussian has 2e-19 of its mass beyond
 _POINTS = 16  # Gauss-Legendre nodes in each panel
 _DEGREE = 32  # terms of the expansion that covariance() sums
+_NODES, _WEAK = 6, 0.5  # of the integral along correlations, and up to which of them it is taken
 
 
 class MeanAndVariance(NamedTuple):
@@ -176,8 +178,8 @@ def _weighted(shape: Shape, mu: Tensor, sigma: Tensor, z: Tensor, weight: Tensor
 def covariance(activation: str, mean: Values, std: Values, correlation: Tensor, **options: Option) -> Tensor:
     r"""Return $Cov[f(x_i), f(x_j)]$ of every two channels, given the correlation of $x_i$ and $x_j$.
 
-    Exact for ReLU and identity. Otherwise by Mehler's formula, with $c_{ik}$ the Hermite coefficients of
-    $f(\mu_i + \sigma_i z)$,
+    Exact for ReLU and identity, to the digits of the correlation. Otherwise by Mehler's formula, with $c_{ik}$ the
+    Hermite coefficients of $f(\mu_i + \sigma_i z)$,
     $$Cov[f(x_i), f(x_j)] = \sum_{k \ge 1} \rho_{ij}^k c_{ik} c_{jk}.$$
     What the terms summed leave of the variances goes in a last one, so that the diagonal is exact and the
     matrix positive semidefinite whenever that of the correlations is.
@@ -188,11 +190,10 @@ def covariance(activation: str, mean: Values, std: Values, correlation: Tensor, 
     shape = shape_of(activation, options)
     mu, sigma = _channels(mean, std)
     rho = _checked_correlation(correlation, mu)
+    rho = rho.float() if correlation.dtype == torch.float32 else rho  # more digits would double the time
     if plain_name(activation) == "relu":
-        expected, var = moments("relu", mu, sigma)
-        cov = relu_product(mu, sigma, rho) - expected[:, None] * expected
-        return cov.diagonal_scatter(var)
-    return _mehler(shape, mu, sigma, rho.float() if correlation.dtype == torch.float32 else rho)
+        return _relu_covariance(mu, sigma, rho)
+    return _mehler(shape, mu, sigma, rho)
 
 
 def _mehler(shape: Shape, mu: Tensor, sigma: Tensor, rho: Tensor) -> Tensor:
@@ -201,7 +202,7 @@ def _mehler(shape: Shape, mu: Tensor, sigma: Tensor, rho: Tensor) -> Tensor:
     weighted = weight * (shape.function(mu[:, None] + sigma[:, None] * z) - shape.function(mu)[:, None])
     coefficients = _hermite_coefficients(weighted, z)
     rest = (var - coefficients.square().sum(0)).clamp(min=0).sqrt()
-    total = torch.zeros_like(rho)  # in float32 if the correlations are: more digits would double the time
+    total = torch.zeros_like(rho)
     for c in reversed(torch.cat([coefficients, rest[None]]).to(rho)):
         total.addr_(c, c).mul_(rho)
     return total.double().diagonal_scatter(var)
@@ -214,6 +215,47 @@ def _hermite_coefficients(weighted: Tensor, z: Tensor) -> Tensor:
         before, hermite = hermite, (z * hermite - math.sqrt(k - 1) * before) / math.sqrt(k)
         found.append((weighted * hermite).sum(-1))
     return torch.stack(found)
+
+
+def _relu_covariance(mu: Tensor, sigma: Tensor, rho: Tensor) -> Tensor:
+    r"""Return the covariance of ReLUs: from independence on, along the correlation.
+
+    With $a = \mu_i / \sigma_i$ and $b = \mu_j / \sigma_j$, the slope of $E[relu(x_i) relu(x_j)]$ in $\rho$ is
+    $\sigma_i \sigma_j \Phi_2(a, b; \rho)$, whose slope is the density $\varphi_2$. Hence
+    $$Cov = \sigma_i \sigma_j \Bigl(\rho\, \Phi(a) \Phi(b)
+    + \int_0^\rho (\rho - r)\, \varphi_2(a, b; r)\, dr\Bigr).$$
+    Six nodes give twelve digits up to correlations of 1/2; beyond, `relu_product` is the reference.
+    """
+    moving = sigma > 0
+    a = torch.where(moving, mu / torch.where(moving, sigma, 1.0), 0.0)
+    above, level = _below(a).to(rho), a.to(rho)
+
+    def block(rows: slice, columns: slice) -> Tensor:
+        r = rho[rows, columns]
+        linear = r * above[rows, None] * above[columns]
+        return linear.add_(_beyond_linear(level[rows, None], level[columns], r))
+
+    found = symmetric(len(mu), block).double()
+    strong = rho.abs() > _WEAK
+    strong.fill_diagonal_(False)
+    if len(some := strong.any(1).nonzero().flatten()):
+        expected = moments("relu", a[some], torch.ones_like(a[some])).mean
+        exact = _standard_relu_product(a[some], rho.double()[some][:, some]) - expected[:, None] * expected
+        found[some[:, None], some] = torch.where(strong[some][:, some], exact, found[some][:, some])
+    found *= sigma[:, None] * sigma
+    return found.diagonal_scatter(moments("relu", mu, sigma).var)
+
+
+def _beyond_linear(a: Tensor, b: Tensor, rho: Tensor) -> Tensor:
+    r"""Return $\int_0^\rho (\rho - r) \varphi_2(a, b; r) dr$ by Gauss-Jacobi quadrature; rho is at most 1/2."""
+    product, squares = a * b, (a.square() + b.square()) / 2
+    total = torch.zeros_like(rho)
+    for node, weight in zip(*roots_sh_jacobi(_NODES, 2, 1), strict=True):
+        r = rho * float(node)
+        rest = torch.addcmul(torch.ones_like(r), r, r, value=-1).clamp_(min=1 - _WEAK**2)
+        density = torch.addcmul(-squares, product, r).div_(rest).exp_().mul_(rest.rsqrt_())
+        total.add_(density, alpha=float(weight))
+    return total.mul_(rho).mul_(rho).div_(2 * math.pi)
 
 
 def relu_product(mean: Values, std: Values, correlation: Tensor) -> Tensor:

@@ -116,18 +116,12 @@ def _export(model: nn.Module, path: Path, inputs: tuple[Tensor, ...], dynamic: b
             raise SlimilarError(f"PyTorch could not export this model to ONNX: {reason[0]}") from error
     with replacing(path) as unfinished:
         # Not program.save(): from 1.5 GiB on it puts the weights into a second file, whatever it is asked for.
-        unfinished.write_bytes(program.model_proto.SerializeToString())
-        _simplify(unfinished)
+        written = program.model_proto
+        simplify_selections(written)
+        unfinished.write_bytes(written.SerializeToString())
         difference = _compare(model, unfinished, inputs, dynamic)
         size = unfinished.stat().st_size
     return Exported(path, names, outputs, int(program.model.opset_imports[""]), size, difference)
-
-
-def _simplify(file: Path) -> None:
-    onnx = require("onnx")
-    model = onnx.load(file)
-    if simplify_selections(model):
-        onnx.save(model, file)
 
 
 @contextmanager

@@ -34,12 +34,26 @@ def _cat(tensors: list[Tensor], dim: int = 0) -> Tensor:
     return torch.empty(shape, dtype=tensors[0].dtype, device="meta")
 
 
-def _convolution(
+def _convolution(x: Tensor, *rest: Any) -> Tensor:
+    return torch.empty(_convolved(x, *rest), dtype=x.dtype, device="meta")
+
+
+def _convolved(
     x: Tensor, weight: Tensor, bias: Any, stride: list[int], padding: list[int], dilation: list[int], *_: Any
-) -> Tensor:
+) -> list[int]:
     sides = zip(x.shape[2:], weight.shape[2:], stride, padding, dilation, strict=True)
     space = [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in sides]
-    return torch.empty([x.shape[0], weight.shape[0], *space], dtype=x.dtype, device="meta")
+    return [x.shape[0], weight.shape[0], *space]
+
+
+def convolution_shape(*args: Any) -> list[int] | None:
+    """Return the shape of what `aten.convolution` returns for these arguments; None where they are unusual or wrong.
+
+    >>> x, weight = torch.zeros(2, 3, 9, 9), torch.zeros(4, 3, 3, 3)
+    >>> convolution_shape(x, weight, None, [2, 2], [1, 1], [1, 1], False, [0, 0], 1)
+    [2, 4, 5, 5]
+    """
+    return _convolved(*args) if _convolves(*args) else None
 
 
 def _mean(x: Tensor, axes: list[int], keepdim: bool = False) -> Tensor:

@@ -11,7 +11,8 @@ from torch import Tensor
 
 from slimilar.calibration.consumers import ConsumerLayer
 from slimilar.reconstruction.solvers import mixing
-from slimilar.utils.precision import exact, exact_device
+from slimilar.utils.precision import exact_device
+from slimilar.utils.symmetric import quadratic_forms
 
 Kept = NDArray[np.bool_]
 StandIn = Callable[
@@ -47,42 +48,58 @@ def restored(
     some layers hardly at all. With $w$ the kernel of an output before and $w'$
     after, each by tap, $w'$ is made larger by $f^2 = \sum_t w_t^\top \Sigma w_t / \sum_t w_t'^\top \Sigma w_t'$.
     """
-    home, index, taps = (
-        exact_device(weight.device),
-        torch.from_numpy(consumer.weight_index),
-        weight[0, 0].numel(),
-    )
+    home, index = exact_device(weight.device), torch.from_numpy(consumer.weight_index)
+    old, now = (_by_tap(w.to(home)) for w in (weight, new))
     shift = torch.zeros(len(weight), dtype=torch.float64, device=home)
     factor, mean, covariance, covered = (
-        t.to(home) for t in (torch.ones_like(shift), mean, covariance, consumer.covered)
+        t.to(home) for t in (torch.ones_like(shift), mean, covariance.to(old), consumer.covered)
     )
     for outputs, positions in consumer.blocks(len(weight)):
         at = torch.from_numpy(positions)
-        parts = [exact(w[outputs][:, index[at]]).reshape(-1, len(at), taps) for w in (weight, new)]
-        left = parts[1].ne(0).any(2).any(0)  # removed positions are zero, and add nothing
-        spread = covariance[at][:, at]
+        parts = [_columns(w[outputs], index[at]) for w in (old, now)]
+        left = parts[1].ne(0).any(2).any(0).nonzero().flatten()  # removed positions are zero, and add nothing
+        spread = covariance if len(at) == len(mean) else covariance[at][:, at]
         before = _variances(parts[0], spread)
         after = _variances(parts[1][:, left], spread[left][:, left])
         varies = after > 1e-12 * before  # a constant output has no variance to restore
         factor[outputs] = torch.where(varies, before / after, 1.0).clamp(1, _MOST_GAIN).sqrt()
-        level, now = (w @ covered @ mean[at] for w in parts)
-        shift[outputs] = level - factor[outputs] * now
+        levels = torch.outer(mean[at], covered.to(mean)).flatten().to(old)
+        level, changed = ((w.flatten(1) @ levels).double() for w in parts)
+        shift[outputs] = level - factor[outputs] * changed
     kernel = new * factor.reshape(-1, *[1] * (new.ndim - 1)).to(new)
     return kernel, shift.to(new)
+
+
+def _by_tap(weight: Tensor) -> Tensor:
+    """Return a kernel as (out, in, taps)."""
+    return weight.flatten(2) if weight.ndim > 2 else weight[..., None]
+
+
+def _columns(kernel: Tensor, index: Tensor) -> Tensor:
+    """Return some input channels of a kernel; not a copy if they are all, in their order."""
+    whole = len(index) == kernel.shape[1] and torch.equal(index, torch.arange(len(index)))
+    return kernel if whole else kernel[:, index]
 
 
 def _variances(kernel: Tensor, covariance: Tensor) -> Tensor:
     """Return the variance of every output of a kernel (out, in, taps), summed over taps; only ratios of it are used."""
     outputs, inputs, taps = kernel.shape
-    rows = kernel.float().movedim(2, 1).reshape(outputs * taps, inputs)
-    found: Tensor = ((rows @ covariance.float()) * rows).sum(1)
-    return found.reshape(outputs, taps).sum(1).double()
+    rows = kernel.movedim(2, 1).reshape(outputs * taps, inputs)
+    return quadratic_forms(rows, covariance).reshape(outputs, taps).double().sum(1)
 
 
-def absorb(weight: Tensor, consumer: ConsumerLayer, stays: Kept, stand_in: StandIn) -> tuple[Tensor, Tensor]:
-    """Return a kernel (out, in, taps...) on kept channels, which replace removed ones, and the constant left over."""
-    new = exact(weight)
-    new = (new.flatten(2) if weight.ndim > 2 else new[..., None]).clone()
+def absorb(
+    weight: Tensor,
+    consumer: ConsumerLayer,
+    stays: Kept,
+    stand_in: StandIn,
+    dtype: torch.dtype = torch.float64,
+) -> tuple[Tensor, Tensor]:
+    """Return a kernel (out, in, taps...) on kept channels, which replace removed ones, and the constant left over.
+
+    It is computed in `dtype`; what takes long are products of large matrices.
+    """
+    new = _by_tap(weight.to(exact_device(weight.device), dtype, copy=True))
     shift, covered = new.new_zeros(weight.shape[0]), consumer.covered.to(new)
     index = torch.from_numpy(consumer.weight_index)
     for outputs, positions in consumer.blocks(weight.shape[0]):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -19,6 +20,7 @@ from slimilar.calibration.activations import supported
 from slimilar.calibration.gaussian_moments import covariance, max_moments, moments
 from slimilar.graph.labels import axes_of
 from slimilar.graph.records import Op, Trace
+from slimilar.utils.symmetric import symmetric
 
 _SAME = ("dropout", "clone", "contiguous", "alias", "detach", "avg_pool", "adaptive_avg_pool", "upsample")
 _VIEWS = ("view", "reshape", "flatten", "_unsafe_view", "squeeze", "unsqueeze")
@@ -33,12 +35,14 @@ class Channels:
     activation: str = "identity"
     options: tuple[tuple[str, Any], ...] = ()
     places: int = 1
-    filters: Tensor | None = None  # rows that correlate as the channels do
+    filters: Tensor | None = None  # rows that correlate as the channels do, but for the signs
+    signs: Tensor | None = None
 
     def expectation(self) -> Tensor:
         """Return the mean of every channel as its consumers see it."""
-        return self._moments()[0]
+        return self._moments[0]
 
+    @cached_property
     def _moments(self) -> tuple[Tensor, Tensor]:
         if self.places > 1:
             # Neighbours are neither all alike nor independent: as if so many were, half-way between 1 and k.
@@ -50,15 +54,17 @@ class Channels:
         """Return the channels as new Gaussians, with what was applied to them taken in."""
         if self.activation == "identity" and self.places == 1:
             return self
-        mean, variance = self._moments()
-        return Channels(mean, variance.clamp_min(0).sqrt(), filters=self.filters)
+        mean, variance = self._moments
+        return Channels(mean, variance.clamp_min(0).sqrt(), filters=self.filters, signs=self.signs)
 
     def covariance(self) -> Tensor | None:
         """Return the covariance of the channels as consumers see them, if their filters are known."""
-        if self.filters is None:
+        if self.filters is None or self.signs is None:
             return None
-        rows = torch.nn.functional.normalize(self.filters.float(), dim=1)
-        correlation = (rows @ rows.T).clamp(-1, 1)
+        rows = self.filters.float()
+        products = symmetric(len(rows), lambda some, others: rows[some] @ rows[others].T)
+        scale = self.signs.float() / products.diagonal().sqrt().clamp_min(1e-12)
+        correlation = (products * scale[:, None] * scale).clamp(-1, 1)
         return covariance(self.activation, self.mean, self.std, correlation, **dict(self.options))
 
 
@@ -83,7 +89,7 @@ def _step(
     if name == "convolution":
         weight = _tensor(trace, tensors, op, "weight")
         if weight is not None and not op.arguments.get("transposed") and op.arguments.get("groups") == 1:
-            filters[op.outputs[0]] = weight.flatten(1).double()
+            filters[op.outputs[0]] = weight.flatten(1)
         return None
     if "batch_norm" in name:
         return _batch_norm(trace, tensors, op, filters.get(op.inputs[0]))
@@ -121,9 +127,8 @@ def _batch_norm(
     beta = _tensor(trace, tensors, op, "bias")
     gamma = torch.ones(size) if gamma is None else gamma
     beta = torch.zeros(size) if beta is None else beta
-    if filters is not None:
-        filters = filters * torch.where(gamma < 0, -1.0, 1.0).double()[:, None]
-    return Channels(beta.double(), gamma.abs().double(), filters=filters)
+    signs = torch.where(gamma < 0, -1.0, 1.0)
+    return Channels(beta.double(), gamma.abs().double(), filters=filters, signs=signs)
 
 
 def _options(op: Op) -> tuple[tuple[str, Any], ...]:
@@ -151,7 +156,7 @@ def _viewed(trace: Trace, op: Op, channels: Channels) -> Channels | None:
     spread = replace(
         channels, mean=channels.mean.repeat_interleave(times), std=channels.std.repeat_interleave(times)
     )
-    return replace(spread, filters=None)
+    return replace(spread, filters=None, signs=None)
 
 
 def _cat(trace: Trace, op: Op, given: list[Channels | None]) -> Channels | None:

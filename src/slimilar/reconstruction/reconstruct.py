@@ -60,7 +60,8 @@ def substitute(
         weight = network.pruned[consumer.weight].movedim(consumer.weight_axis, 1)
         channels = known.get(consumer.op)
         spread = channels.covariance() if channels is not None and how is Reconstruction.GAUSSIAN else None
-        new, shift = absorb(weight, consumer, stays, _stand_in(how, consumer, stand_ins, channels, spread))
+        stand_in = _stand_in(how, consumer, stand_ins, channels, spread)
+        new, shift = absorb(weight, consumer, stays, stand_in, weight.dtype)
         if channels is not None and spread is not None:
             new, shift = restored(weight, new, consumer, channels.expectation(), spread)
         install(program, network, consumer, new.movedim(1, consumer.weight_axis), shift)

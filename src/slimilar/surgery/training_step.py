@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
 
 from slimilar.errors import VerificationError
+from slimilar.surgery.convolutions import WithoutConvolving
 from slimilar.surgery.other_inputs import rebatched
 from slimilar.utils.modules import eval_view
 from slimilar.utils.pytree import Example, arguments, map_tensors, tensors_in
@@ -16,11 +18,12 @@ from slimilar.utils.pytree import Example, arguments, map_tensors, tensors_in
 def check_training_step(model: nn.Module, small: nn.Module, inputs: Example) -> None:
     """Raise if a step in training mode fails on the smaller model, but not on the original.
 
-    It has two entries, as batch norms need them, unless the original takes the example's number only. Parameters,
-    statistics and the random number generators are left as they were.
+    It has two entries, as batch norms need them, unless the original takes the example's number only. At first it does
+    not convolve: what may fail at another width are code and shapes. Parameters, statistics and the random number
+    generators are left as they were.
     """
     for batch in (_of_two(inputs), inputs):
-        error = _step_error(small, batch)
+        error = _step_error(small, batch, WithoutConvolving()) and _step_error(small, batch)
         if error is None:
             return
         if _step_error(model, batch) is None:
@@ -35,16 +38,19 @@ def _of_two(inputs: Example) -> Example:
     return rebatched(inputs, 2) if single else inputs
 
 
-def _step_error(model: nn.Module, inputs: Example) -> Exception | None:
+def _step_error(
+    model: nn.Module, inputs: Example, mode: AbstractContextManager[object] | None = None
+) -> Exception | None:
     """Return what a forward and backward pass in training mode raises, None if nothing.
 
     The gradient is that of the input: it passes all layers, and those of the weights would only take memory.
     """
     args, kwargs = map_tensors(_differentiable, arguments(inputs))
     try:
-        with torch.random.fork_rng(), torch.enable_grad(), warnings.catch_warnings():
+        copy = eval_view(model).requires_grad_(False).train()
+        with torch.random.fork_rng(), torch.enable_grad(), warnings.catch_warnings(), mode or nullcontext():
             warnings.simplefilter("ignore")  # of the user's code, which runs on our behalf
-            found = tensors_in(eval_view(model).requires_grad_(False).train()(*args, **kwargs))
+            found = tensors_in(copy(*args, **kwargs))
             losses = [t.double().mean() for t in found if t.is_floating_point() and t.requires_grad]
             if losses:
                 torch.stack(losses).sum().backward()

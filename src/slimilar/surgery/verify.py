@@ -18,6 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from slimilar.errors import VerificationError
 from slimilar.graph.groups import Grouping
 from slimilar.graph.records import Trace
+from slimilar.surgery.convolutions import ConvolutionMemory, RepeatedImages
 from slimilar.surgery.masking import Masked, Masks, masks_of, recurrent
 from slimilar.surgery.other_inputs import (
     combined_input,
@@ -61,6 +62,32 @@ def verify(
     return max(errors.values())
 
 
+class _Models:
+    """The original, masked, and the smaller model; convolutions of images that each has seen before are looked up."""
+
+    def __init__(self, original: nn.Module, small: nn.Module, trace: Trace, masks: Masks) -> None:
+        self.original, self.small, self._trace, self._masks = original, small, trace, masks
+        self._memory, self._images = ConvolutionMemory(), RepeatedImages()
+
+    def expected(self, inputs: Example) -> tuple[list[Tensor], Masked]:
+        """Return the outputs of the masked original, and what has run."""
+        args, kwargs = arguments(inputs)
+        model, run = self.original, Masked(self._masks, self._memory)
+        as_traced = _as_traced(model, self._trace, self._masks)
+        with torch.no_grad(), as_traced, run.inside(recurrent(model)), run:
+            found = model(*args, **kwargs)
+        return list(tensors_in(found)), run
+
+    def runs_as_traced(self, run: Masked) -> bool:
+        """Tell whether the operators of the trace have run, and no others."""
+        return run.names == [op.name for op in self._trace.ops]
+
+    def error(self, expected: list[Tensor], inputs: Example) -> float:
+        """Return the relative error of the smaller model."""
+        with self._images:
+            return difference(expected, plain_outputs(self.small, inputs))
+
+
 def _errors(
     model: nn.Module,
     small: nn.Module,
@@ -73,77 +100,65 @@ def _errors(
     original = eval_view(model)
     if dtype is not None:
         original, small = copy_with(original, {}).to(dtype), copy_with(small, {}).to(dtype)
+    models = _Models(original, small, trace, masks)
     with nullcontext() if dtype is None else MinimumPrecision(dtype):
-        return _errors_on_all(original, small, example, trace, masks, dtype)
+        return _errors_on_all(models, example, dtype)
 
 
-def _errors_on_all(
-    original: nn.Module,
-    small: nn.Module,
-    example: Example,
-    trace: Trace,
-    masks: Masks,
-    dtype: torch.dtype | None,
-) -> dict[str, float]:
-    inputs = random_like(example, dtype, next(iter(small.parameters())).device)
-    base, errors = _first_error(original, small, inputs, trace, masks)
+def _errors_on_all(models: _Models, example: Example, dtype: torch.dtype | None) -> dict[str, float]:
+    inputs = random_like(example, dtype, next(iter(models.small.parameters())).device)
+    base, errors = _first_error(models, inputs)
     shrunk = base is not inputs
     if not shrunk:
-        errors |= _combined_errors(original, small, base, trace, masks)
+        errors |= _combined_errors(models, base)
     for name, other in other_inputs(base, other_images=not shrunk):
         if name in errors:
             continue
         try:
-            error = _error_at(original, small, other, trace, masks, by_image=True)
+            error = _error_at(models, other, by_image=True)
         except Exception as raised:
             raise VerificationError(f"on {name} the smaller model raised: {raised}") from raised
         if error is not None:
             errors[name] = error
-    check_training_step(original, small, base)
+    check_training_step(models.original, models.small, base)
     return errors
 
 
-def _first_error(
-    original: nn.Module, small: nn.Module, inputs: Example, trace: Trace, masks: Masks
-) -> tuple[Example, dict[str, float]]:
+def _first_error(models: _Models, inputs: Example) -> tuple[Example, dict[str, float]]:
     """Return an input with images as small as the model takes them, and the error on it; else the input itself."""
     for base in with_small_images(inputs):
-        error = _error_at(original, small, base, trace, masks)
+        error = _error_at(models, base)
         if error is not None:
             return base, {image_name(base): error}
-    return inputs, {"the example's shape": _error_on_example(original, small, inputs, trace, masks)}
+    return inputs, {"the example's shape": _error_on_example(models, inputs)}
 
 
-def _combined_errors(
-    original: nn.Module, small: nn.Module, inputs: Example, trace: Trace, masks: Masks
-) -> dict[str, float]:
+def _combined_errors(models: _Models, inputs: Example) -> dict[str, float]:
     """Return the error on a combined input under the names that it covers; nothing where these are to be told apart."""
     combined = combined_input(inputs)
     if combined is None:
         return {}
     names, larger = combined
     try:
-        error = _error_at(original, small, larger, trace, masks, by_image=True)
+        error = _error_at(models, larger, by_image=True)
     except Exception:  # raised again, and named, on one of the inputs that are covered
         return {}
     return dict.fromkeys(names, error) if error is not None and error < _EQUAL else {}
 
 
-def _error_at(
-    original: nn.Module, small: nn.Module, inputs: Example, trace: Trace, masks: Masks, by_image: bool = False
-) -> float | None:
+def _error_at(models: _Models, inputs: Example, by_image: bool = False) -> float | None:
     """Return the relative error, None if the original does not take such inputs.
 
     So it is if it raises, runs other operators, or, where it should return something for every image, returns another
     number of entries: code in which the batch size is written mixes images and channels.
     """
     try:
-        expected, run = _outputs(original, inputs, trace, masks)
+        expected, run = models.expected(inputs)
     except Exception:  # the user's code may raise anything for a size that it was not made for
         return None
-    if run.names != [op.name for op in trace.ops] or (by_image and not _follow_batch(expected, inputs)):
+    if not models.runs_as_traced(run) or (by_image and not _follow_batch(expected, inputs)):
         return None
-    return difference(expected, plain_outputs(small, inputs))
+    return models.error(expected, inputs)
 
 
 def _follow_batch(outputs: list[Tensor], inputs: Example) -> bool:
@@ -151,24 +166,14 @@ def _follow_batch(outputs: list[Tensor], inputs: Example) -> bool:
     return all(len(t) == batch for t in outputs if t.ndim)
 
 
-def _error_on_example(
-    original: nn.Module, small: nn.Module, inputs: Example, trace: Trace, masks: Masks
-) -> float:
-    expected, run = _outputs(original, inputs, trace, masks)
+def _error_on_example(models: _Models, inputs: Example) -> float:
+    expected, run = models.expected(inputs)
     if not run.complete:
         raise VerificationError(
             "the model must run the operators that its trace has seen, but some of those that read channels "
             "did not run on random input"
         )
-    return difference(expected, plain_outputs(small, inputs))
-
-
-def _outputs(model: nn.Module, inputs: Example, trace: Trace, masks: Masks) -> tuple[list[Tensor], Masked]:
-    args, kwargs = arguments(inputs)
-    run = Masked(masks)
-    with torch.no_grad(), _as_traced(model, trace, masks), run.inside(recurrent(model)), run:
-        found = model(*args, **kwargs)
-    return list(tensors_in(found)), run
+    return models.error(expected, inputs)
 
 
 _SWITCHING = Lock()  # torch has one switch for all threads: who finds it off would leave it off
