@@ -182,6 +182,14 @@ def test_heads_that_attend_to_another_input_leave(options: dict[str, int]) -> No
     assert check_exact(net, (OTHERS[:5].double(), other), names) < 1e-9
 
 
+def test_heads_leave_where_nobody_reads_their_averaged_weights() -> None:
+    torch.manual_seed(0)
+    net = Attended().double().eval()
+    assert check_exact(net, X.double(), {"attention.in_proj_weight"}) < 1e-9
+    whole = find_structure(nn.MultiheadAttention(12, 4), (X.transpose(0, 1),) * 3).grouping  # returns them, too
+    assert not whole.groups
+
+
 def test_attention_that_loses_outputs_runs_as_torch_runs_it_for_inference() -> None:
     """Torch runs attention as one operator where no gradient is asked for; that one takes no other width."""
     torch.manual_seed(0)

@@ -16,6 +16,7 @@ from slimilar.errors import InvalidInput, TraceError
 from slimilar.graph import training_only
 from slimilar.graph.assumptions import Assumptions
 from slimilar.graph.collector import Collector
+from slimilar.graph.liveness import unused_operators
 from slimilar.graph.reasons import MODEL_OUTPUT, fixed_size
 from slimilar.graph.recorder import Recorder
 from slimilar.graph.records import FixedWrite, Norm, Piece, Read, Reduction, Run, Trace, WeightNorm, Write
@@ -55,11 +56,12 @@ def _trace(model: nn.Module, example: Example, assumptions: Assumptions, meta: b
         if ops[write.op].module in assumptions.fixed_layers:
             found.freeze((torch.from_numpy(write.atoms),), fixed_size("the code works at this width only"))
     found.freeze_at_constants()
+    unused = unused_operators(ops, outputs)  # whatever these do to channels, nobody sees it
     return Trace(
         values=tuple(values), ops=tuple(ops), axes=tuple(found.axes), atom_count=found.atom_count,
         ties=found.ties.pairs(sums=False), sums=found.ties.pairs(sums=True), writes=tuple(found.facts(Write)),
         reads=tuple(found.facts(Read)), norms=tuple(found.facts(Norm)), integers=tuple(found.integers),
-        freezes=tuple(found.freezes), runs=found.atoms(Run), pieces=found.atoms(Piece),
+        freezes=tuple(f for f in found.freezes if f.op not in unused), runs=found.atoms(Run), pieces=found.atoms(Piece),
         inputs=recorder.inputs, outputs=outputs, constants=recorder.constants(),
         parameters={name: tuple(p.shape) for name, p in named_parameters(model).items()}, meta=meta,
         reductions=tuple(found.facts(Reduction)), fixed_writes=tuple(found.facts(FixedWrite)),
