@@ -190,3 +190,32 @@ def test_pooling_over_channels_is_calibrated() -> None:
     assert len(result.kept["0"]) < 32
     assert result.error is not None
     assert result.error < 1e-4
+
+
+class Head(nn.Module):
+    """A head as detectors of ultralytics have one: it takes numbers out of tensors while it decodes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stride, self.conv = torch.tensor([8.0]), nn.Conv2d(8, 4, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.conv(x) * self.stride.item()
+        return found
+
+
+class Detector(nn.Module):
+    """A network that ends in such a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), Head())
+
+    def forward(self, x: Tensor) -> Tensor:
+        found: Tensor = self.model(x)
+        return found * float(found.sum() > -1e9)
+
+
+def test_a_detector_is_told_how_to_be_passed() -> None:
+    with pytest.raises(NotReplayable, match=r"meta tensors.*RawPredictions\(model\) instead"):
+        slimilar.prune(Detector().eval(), images(1), flops=0.6, calibration=images(32))

@@ -411,3 +411,15 @@ def test_every_criterion_answers_for_every_kind_of_network(network: str) -> None
         groups, orders = zip(*answered, strict=True)
         plan = replace(seen, groups=groups, orders=orders)
         assert plan.at(flops=0.8).flops <= 0.8 * plan.before.flops
+
+
+def test_the_scan_counts_the_outputs_of_a_transposed_convolution_on_their_own_axis() -> None:
+    """Its kernel holds inputs first: 16 of them, and 5 outputs."""
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.ConvTranspose2d(16, 5, 2, 2), nn.ReLU(),
+        nn.Conv2d(5, 4, 1),
+    ).eval()  # fmt: skip
+    result = slimilar.prune(net, images(1), ratio=0.4, calibration=images(32))
+    assert result.error is not None
+    assert result.error < 1e-4

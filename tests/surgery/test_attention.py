@@ -186,7 +186,9 @@ def test_heads_leave_where_nobody_reads_their_averaged_weights() -> None:
     torch.manual_seed(0)
     net = Attended().double().eval()
     assert check_exact(net, X.double(), {"attention.in_proj_weight"}) < 1e-9
-    whole = find_structure(nn.MultiheadAttention(12, 4), (X.transpose(0, 1),) * 3).grouping  # returns them, too
+    whole = find_structure(
+        nn.MultiheadAttention(12, 4), (X.transpose(0, 1),) * 3
+    ).grouping  # returns them, too
     assert not whole.groups
 
 
