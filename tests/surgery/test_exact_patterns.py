@@ -121,3 +121,25 @@ def test_channels_leave_with_reconstruction(name: str) -> None:
 def test_what_zeros_would_change_stays(code: Callable[[Tensor, Tensor], Tensor]) -> None:
     names = {g.name for g in find_structure(Two(code, 12).double(), X).grouping.groups}
     assert "a" not in names
+
+
+class Correlation(nn.Module):
+    """Features are compared pixel by pixel; the scale is a tensor that the code makes of their number (RAFT)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.hidden, self.features, self.head = nn.Conv2d(3, 8, 3), nn.Conv2d(8, 12, 3), nn.Conv1d(16, 2, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        found = self.features(self.hidden(x).relu()).flatten(2)
+        scale = torch.sqrt(torch.tensor(found.shape[1]))
+        return self.head(found.transpose(1, 2) @ found / scale)
+
+
+def test_channels_by_whose_number_a_tensor_scales_stay() -> None:
+    torch.manual_seed(0)
+    net, x = Correlation().eval(), torch.randn(2, 3, 8, 8)
+    grouping = find_structure(net, x).grouping
+    assert [g.name for g in grouping.groups] == ["hidden"]
+    assert next(f.reason for f in grouping.frozen if f.name == "features")
+    slimilar.prune(net, x, ratio=0.5, criterion="magnitude-l2")

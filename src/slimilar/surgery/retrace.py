@@ -123,7 +123,7 @@ class Checker:
             not same
             and rules.is_pointwise(call.func)
             and _numbers(call.bound) != _numbers(expected.arguments)
-        ):
+        ) or self._has_other_number(call, expected):
             raise Mismatch(self._op, "a number in the code follows the width", self._kept, number=True)
         known = self._left_of_all(expected) if same or _has_single_channels(call) else None
         self._rule_applied = known is None
@@ -131,6 +131,19 @@ class Checker:
             return known
         labels = rules.apply(self, call)
         return [self._with_single(found, v) for found, v in zip(labels, expected.outputs, strict=True)]
+
+    def _has_other_number(self, call: rules.Call, expected: Op) -> bool:
+        """Tell whether the code made a tensor of one number that it did not make of the original: of a width."""
+        if not self._original.constants:
+            return False
+        pairs = zip(call.ins, (self._original.constants.get(j) for j in expected.inputs), strict=False)
+        return any(
+            theirs is not None
+            and theirs.numel() == mine.numel() == 1
+            and call.knows(mine)
+            and bool(call.numbers(mine).reshape(()) != theirs.cpu().reshape(()))
+            for mine, theirs in pairs
+        )
 
     def _with_single(self, found: Labels, value: int) -> Labels:
         """Label an output of which one channel is left: a rule sees no axis of channels in it any more."""
