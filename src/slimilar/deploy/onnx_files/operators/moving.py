@@ -251,7 +251,7 @@ def _gather(x: Tensor, axis: int, places: Sequence[int]) -> Tensor:
 
 
 def _gather_block(x: Tensor, axis: int, places: Sequence[int], shape: Sequence[int]) -> Tensor:
-    return _gather(x, axis, places).unflatten(axis, shape)
+    return torch.unflatten(_gather(x, axis, places), axis, tuple(shape))
 
 
 def _strided(
