@@ -51,6 +51,8 @@ def table(ledger: RowLedger, every: list[str]) -> str:
     """Return the counts, and every network that was not pruned, with the reason."""
     counts = Counter(row["outcome"] for row in ledger.rows)
     others = [row for row in ledger.rows if row["outcome"] != "pruned"]
+    tried = {row["network"] for row in ledger.rows}
+    left = [name for name in every if name not in tried]
     used = ", ".join(f"{name} {version}" for name, version in provenance.versions().items())
     commits = ", ".join(dict.fromkeys(str(row["commit"]) for row in ledger.rows))
     lines = [
@@ -60,7 +62,7 @@ def table(ledger: RowLedger, every: list[str]) -> str:
         "",
         f"{used}, onnxruntime {onnxruntime.__version__}; {provenance.hardware()}. Made by commit {commits}.",
         "",
-        f"{len(ledger.rows)} of {len(every)} networks tried, the smallest first. {ABOUT}",
+        f"{len(tried)} of {len(every)} networks tried. {ABOUT}",
         "",
         "| outcome | networks |",
         "|---|---|",
@@ -70,6 +72,7 @@ def table(ledger: RowLedger, every: list[str]) -> str:
             f"- {row['network']}: {row['outcome']}{': ' if row['reason'] else ''}{row['reason']}"
             for row in others
         ),
+        *([f"- not tried yet: {', '.join(left)}"] if left else []),
     ]
     return "\n".join(lines).rstrip() + "\n"
 

@@ -38,10 +38,10 @@ def network(name: str) -> tuple[nn.Module, Tensor]:
     return model, torch.zeros(1, 3, *(2 * [299 if name == "inception_v3" else 224]))
 
 
-def round_trip(model: nn.Module, example: Tensor, folder: Path) -> str:
+def round_trip(model: nn.Module, example: Tensor, folder: Path, *, dynamic_batch: bool = True) -> str:
     """Return what became of a network: "pruned", or where it stopped and why."""
     try:
-        file = export_onnx(model, folder / "whole.onnx", example).path
+        file = export_onnx(model, folder / "whole.onnx", example, dynamic_batch=dynamic_batch).path
     except SlimilarError as error:
         return f"not exported: {error}"
     try:
@@ -60,7 +60,9 @@ def round_trip(model: nn.Module, example: Tensor, folder: Path) -> str:
         written = export_onnx(small, folder / "small.onnx", read.example)
     except SlimilarError as error:
         return f"not written: {error}"
-    images = torch.randn(2, *example.shape[1:], generator=torch.Generator().manual_seed(0))
+    images = torch.randn(
+        2 if dynamic_batch else 1, *example.shape[1:], generator=torch.Generator().manual_seed(0)
+    )
     session = onnxruntime.InferenceSession(written.path.read_bytes(), providers=["CPUExecutionProvider"])
     (found,) = session.run(None, {"input": images.numpy()})
     with torch.no_grad():

@@ -95,6 +95,23 @@ def test_calibrated_on_photos_not_square(photos, tmp_path):
     assert scores.shape == (2, 5)
 
 
+def test_several_inputs_by_the_names_of_the_file(tmp_path):
+    made = classifier()
+    made.graph.node.append(helper.make_node("Add", ["y", "more"], ["z"]))
+    made.graph.input.append(helper.make_tensor_value_info("more", 1, ["N", 5]))
+    made.graph.output[0].name = "z"
+    file, random = saved(made, tmp_path / "two.onnx"), np.random.default_rng(0)
+    samples = {
+        name: random.standard_normal((20, *s), np.float32)
+        for name, s in {"x": (3, 16, 16), "more": (5,)}.items()
+    }
+    np.savez(tmp_path / "samples.npz", **samples)
+    small = tmp_path / "small.onnx"
+    words = ["--calibrate", str(tmp_path / "samples.npz"), "--flops", "0.6", "-o", str(small)]
+    invoked("prune", str(file), *words)
+    assert answers(small, samples)[0].shape == (20, 5)
+
+
 def test_no_file_is_replaced_unless_asked_for(square, tmp_path):
     before, kept = square.read_bytes(), tmp_path / "kept.onnx"
     kept.write_bytes(b"precious")

@@ -65,7 +65,8 @@ class OpenedModel:
         if len(self.shapes[0]) != 3:
             got = "x".join(map(str, self.shapes[0]))
             raise InvalidInput(
-                f"images need an input of channels, height and width, such as 3x224x224, got {got}"
+                f"images need an input of channels, height and width, such as 3x224x224, got {got}; pass a .npz file "
+                "with finished inputs"
             )
         tall, wide = self.shapes[0][:2] if channels_last(self.shapes[0]) else self.shapes[0][1:]
         return tall, wide

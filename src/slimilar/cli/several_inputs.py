@@ -11,7 +11,7 @@ from slimilar.cli.model_source import OpenedModel
 from slimilar.errors import DataError, InvalidInput
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
 
 def several_inputs(path: Path, opened: OpenedModel, limit: int) -> tuple[Tensor, ...]:
@@ -46,9 +46,9 @@ def several_inputs(path: Path, opened: OpenedModel, limit: int) -> tuple[Tensor,
 
 
 def _names(path: Path, opened: OpenedModel, arrays: Any) -> list[str]:
-    """Return the arrays of the inputs, in their order: by the names of forward's parameters, or by number."""
+    """Return the arrays of the inputs, in their order: by the model's names for them, or by number."""
     count = len(opened.shapes)
-    parameters = list(inspect.signature(opened.model.forward).parameters)[:count]
+    parameters = _input_names(opened.model)[:count]
     numbered = [f"input_{i}" for i in range(count)]
     for names in (parameters, numbered):
         if len(names) == count and all(name in arrays for name in names):
@@ -57,3 +57,12 @@ def _names(path: Path, opened: OpenedModel, arrays: Any) -> list[str]:
         f"{path} must hold the arrays {', '.join(numbered)}, or {', '.join(parameters)}, one for each input of the "
         f"model, but holds {', '.join(arrays) or 'none'}"
     )
+
+
+def _input_names(model: nn.Module) -> list[str]:
+    """Return the names of forward's parameters, or those that an ONNX file gives its inputs."""
+    from slimilar.deploy.onnx_files.module import OnnxModule
+
+    if isinstance(model, OnnxModule):
+        return [given.name for given in model.source.inputs]
+    return list(inspect.signature(model.forward).parameters)

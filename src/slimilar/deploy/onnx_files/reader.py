@@ -186,11 +186,11 @@ def _built(
         if not any(name in values for name in proto.input) or proto.op_type in ("Shape", "Size"):
             continue
         given = [values[n] if n in values else held.get(n) for n in proto.input]
-        shapes = [doubled[n].shape if n in doubled else None for n in proto.input]
+        twice = [doubled.get(n) for n in proto.input]
         settings = {a.name: onnx.helper.get_attribute_value(a) for a in proto.attribute}
         outputs = tuple(proto.output)
         count = max(i for i, name in enumerate(outputs, 1) if name)
-        node = OnnxNode(proto.op_type, opset, settings, given, count, sample.batch, sample.fixed, shapes)
+        node = OnnxNode(proto.op_type, opset, settings, given, count, sample.batch, sample.fixed, twice)
         built = _converted(file, proto, node)
         name = _name(proto, k, layers)
         step = OnnxStep(

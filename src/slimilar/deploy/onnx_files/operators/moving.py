@@ -57,16 +57,30 @@ def _with_batch(node: OnnxNode, shape: Size) -> Size:
     A reshape keeps the order of numbers: the batch stands behind as many of them after it as before. A file for one
     image that cuts it into 64 windows has (1, 8, 7, 8, 7, 96) -> (64, 49, 96): now 64 for each image.
     """
-    axis = node.batch_axis(0)
-    if axis is None or shape.more is not None:
+    front = node.in_front_of_batch(0)
+    if front is None or shape.more is not None:
         return shape
-    x = node.tensor(0).shape
-    after = _resolved(shape.base, x)
-    place = next((j for j in range(len(after)) if math.prod(after[:j]) == math.prod(x[:axis])), None)
+    after = _resolved(shape.base, node.tensor(0).shape)
+    place = _axis_behind(after, front, node.batch)
     if place is None or shape.base[place] < 1 or after[place] % node.batch:
         return shape  # it follows by itself, or cannot
     more = tuple(after[place] // node.batch if j == place else 0 for j in range(len(after)))
     return Size(tuple(0 if m else n for n, m in zip(shape.base, more, strict=True)), more, shape.place)
+
+
+def _axis_behind(shape: Sequence[int], front: int, batch: int) -> int | None:
+    """Return the axis with a batch that stands behind so many numbers: its own one, else one that it is joined with.
+
+    >>> _axis_behind((17, 1, 16), 17, 1), _axis_behind((17, 2, 8), 17, 1), _axis_behind((17, 16), 17, 1)
+    (1, 1, 0)
+    """
+    behind = [math.prod(shape[:j]) for j in range(len(shape) + 1)]
+    own = next((j for j, n in enumerate(shape) if behind[j] == front and n == batch), None)
+    if own is not None:
+        return own
+    inside = [j for j in range(len(shape)) if front % behind[j] == 0 == behind[j + 1] % front]
+    channels = len(shape) - 1  # never counted with the images
+    return max((j for j in inside if j < channels or len(inside) == 1), default=None)
 
 
 def _resolved(shape: Sequence[int], x: Sequence[int]) -> list[int]:
@@ -160,7 +174,7 @@ def concat(node: OnnxNode) -> Built:
     computed = [k for k, x in enumerate(node.inputs) if isinstance(x, Tensor)]
     if (
         node.batch == 1
-        and all(node.batch_axis(k) == 0 for k in computed)
+        and all(node.in_front_of_batch(k) == 1 for k in computed)
         and axis % node.tensor(computed[0]).ndim
     ):
         inputs = [replace(x, repeated=True) if isinstance(x, OnnxConstant) else x for x in node.inputs]
@@ -237,7 +251,7 @@ def _gather(x: Tensor, axis: int, places: Sequence[int]) -> Tensor:
 
 
 def _gather_block(x: Tensor, axis: int, places: Sequence[int], shape: Sequence[int]) -> Tensor:
-    return _gather(x, axis, places).unflatten(axis, shape)
+    return torch.unflatten(_gather(x, axis, places), axis, tuple(shape))
 
 
 def _strided(

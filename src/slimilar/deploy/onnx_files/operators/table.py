@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -53,9 +54,9 @@ class OnnxNode:
     outputs: int
     batch: int  # images in the sample
     fixed_batch: bool  # the file is made for that many and no others
-    shapes_doubled: Sequence[
-        Sequence[int] | None
-    ] = ()  # of the computed inputs for twice as many, if it is fixed
+    doubled: Sequence[
+        Tensor | None
+    ] = ()  # computed inputs of a file with a fixed batch, all images given twice
 
     def tensor(self, k: int) -> Tensor:
         """Return a computed input."""
@@ -64,14 +65,25 @@ class OnnxNode:
             raise Unreadable(f"a constant as input {k}")
         return found
 
-    def batch_axis(self, k: int) -> int | None:
-        """Return the axis of a computed input that grows with the batch, where the file fixes it; else None."""
-        twice = self.shapes_doubled[k] if self.fixed_batch else None
-        if twice is None:
-            return None
-        return next(
-            (a for a, (m, n) in enumerate(zip(self.tensor(k).shape, twice, strict=True)) if m != n), None
+    def in_front_of_batch(self, k: int) -> int | None:
+        """Return how many numbers stand in front of the batch in a computed input, where the file fixes the batch.
+
+        1 if its first axis is the batch, or begins with it as in (images, windows); 17 if 17 tokens come first. It is
+        found by giving all images twice: the copies lie behind so many numbers. None if the batch is open.
+        """
+        twice = self.doubled[k] if self.fixed_batch else None
+        x = self.tensor(k)
+        axis = (
+            next((a for a, n in enumerate(twice.shape) if n != x.shape[a]), None)
+            if twice is not None
+            else None
         )
+        if twice is None or axis is None:
+            return None
+        fronts = [
+            math.prod(x.shape[:axis]) * q for q in range(1, x.shape[axis] + 1) if x.shape[axis] % q == 0
+        ]
+        return next((n for n in fronts if _is_repeated(x, twice, n)), None)
 
     def constant(self, k: int) -> OnnxConstant | None:
         """Return a constant input, or None if it is left out; it must not be computed."""
@@ -109,6 +121,14 @@ class OnnxNode:
             return Size(base, None, k)
         more = tuple(int(n) for n in np.atleast_1d(found.more))
         return Size(tuple(n - m for n, m in zip(base, more, strict=True)), more, k)
+
+
+def _is_repeated(x: Tensor, twice: Tensor, front: int) -> bool:
+    """Tell whether each of `front` parts of a tensor stands twice behind itself in another, up to rounding."""
+    if not x.numel() or twice.numel() != 2 * x.numel():
+        return False
+    copies, once = twice.double().reshape(front, 2, -1), x.double().reshape(front, 1, -1)
+    return bool((copies - once).abs().max() <= 1e-4 * once.abs().max())
 
 
 @dataclass(frozen=True)
