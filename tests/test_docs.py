@@ -7,7 +7,9 @@ import importlib.util
 import json
 import re
 import statistics
+import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
@@ -136,15 +138,38 @@ def test_every_page_is_in_the_navigation() -> None:
     assert sorted(nav_pages(config["nav"])) == sorted(page.name for page in DOCS.glob("*.md"))
 
 
-def test_the_reference_of_the_command_line_is_that_of_the_program() -> None:
-    specification = importlib.util.spec_from_file_location(
-        "cli_reference", ROOT / "scripts" / "cli_reference.py"
-    )
+def script(name: str) -> Any:
+    """Return a program in scripts/ as a module."""
+    specification = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
     assert specification is not None
     assert specification.loader is not None
-    script = importlib.util.module_from_spec(specification)
-    specification.loader.exec_module(script)
-    assert (DOCS / "cli.md").read_text(encoding="utf-8") == script.reference(), "run scripts/cli_reference.py"
+    found = sys.modules[name] = importlib.util.module_from_spec(specification)  # where dataclasses look it up
+    specification.loader.exec_module(found)
+    return found
+
+
+def test_the_reference_of_the_command_line_is_that_of_the_program() -> None:
+    told = (DOCS / "cli.md").read_text(encoding="utf-8")
+    assert told == script("cli_reference").reference(), "run scripts/cli_reference.py"
+
+
+def test_every_command_of_the_pages_would_be_run() -> None:
+    """scripts/docs_commands.py finds them, with something in place of what a reader has to put in."""
+    program = script("docs_commands")
+    found = [command for page in program.pages() for command in program.commands(page)]
+    texts = {command.text for command in found}
+    for page in [ROOT / "README.md", *DOCS.glob("*.md")]:
+        for block in re.findall(r"```sh\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL):
+            lines = [line.partition("  #")[0] for line in block.replace("\\\n", " ").splitlines()]
+            assert {" ".join(line.split()) for line in lines} <= texts, page.name
+    assert {
+        "make demo",
+        "slimilar criteria",
+        "slimilar inspect FILE",
+        "python benchmarks/latency.py",
+    } <= texts
+    assert not {"slimilar prune", "slimilar bench"} & texts  # names in a sentence
+    assert not [c.run for c in found if re.search(r"\b(MODEL|FILE|NAME|FOLDER|CRITERION)\b", c.run)]
 
 
 def test_every_public_name_is_in_the_reference() -> None:

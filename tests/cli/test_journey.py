@@ -257,6 +257,14 @@ def test_a_narrow_terminal_breaks_neither_names_nor_commands(home, program):
     assert command == ["slimilar", "prune", *MINE, "--flops", "0.5"]
 
 
+@pytest.mark.parametrize("words", [["criteria"], ["evaluate", *MINE, *PLAIN, "--data", "photos"]])
+def test_a_narrow_terminal_cuts_nothing_off(home, program, words):
+    """A table that does not fit is written line by line: every word of it is there, at 40 columns as at 200."""
+    wide, narrow = (program(*words, cwd=home, columns=columns).stdout for columns in (200, 40))
+    assert max(map(len, narrow.splitlines())) <= 40
+    assert set(re.findall(r"[\w.:%-]+", wide)) <= set(re.findall(r"[\w.:%-]+", narrow))
+
+
 @pytest.mark.skipif(os.name == "nt", reason="signals")
 def test_fine_tuning_that_was_stopped_goes_on(home, small):
     words = [
@@ -337,6 +345,7 @@ def test_weights_in_other_wrappings_and_a_dry_run(slimilar, home, weights):
         ("analyze wrapped.pt", 2, "path/file.py:MyNetwork --weights wrapped.pt"),
         ("analyze net.py:MyNetwork --weights photos --input 3x32x32", 1, "but is a folder"),
         ("inspect small", 1, "small/model.safetensors"),
+        ("bench small", 2, "did you mean small/model.safetensors?"),
         ("evaluate small/model.safetensors --base net.py:MyNetwork --weights none.pt --data photos", 1, "no such file"),
         ("finetune small/model.safetensors --base net.py:MyNetwork", 2, "--data must name the images to train on"),
         ("finetune small/model.safetensors --base net.py:MyNetwork --data photos --teacher net.py:MyNetwork", 2,

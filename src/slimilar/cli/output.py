@@ -19,6 +19,7 @@ from slimilar.cli.log import LOG, SHOWN, STAGE
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 _LONGEST = 60  # characters of a name that is never broken
 _WIDE = 200  # columns where there is no terminal: a file or a pipe has no edge
@@ -62,27 +63,11 @@ class Output:
         _log_table(headings, rows, title)
         if self.silent:
             return
-        from rich import box
-        from rich.table import Table
-
-        named = any(heading.removeprefix("<") for heading in headings)
-        table = Table(
-            title=title, box=box.SIMPLE_HEAD if named else None, show_header=named, pad_edge=False,
-            title_justify="left", title_style="bold",
-        )  # fmt: skip
-        for heading, texts in zip(
-            headings, zip(*rows, strict=True) if rows else [()] * len(headings), strict=True
-        ):
-            left = heading.startswith("<")
-            # A name is never broken: a table that does not fit runs on, as other programs' tables do.
-            longest = max((len(word) for text in texts for word in text.split()), default=1)
-            table.add_column(
-                heading.removeprefix("<"), justify="left" if left else "right", overflow="fold",
-                min_width=min(longest, _LONGEST),
-            )  # fmt: skip
-        for row in rows:
-            table.add_row(*row)
-        console().print(table)
+        screen = console()
+        tables = (_table(headings, rows, title, tight) for tight in (False, True))
+        endless = screen.options.update(width=10_000)
+        fitting = (t for t in tables if screen.measure(t, options=endless).minimum <= screen.width)
+        screen.print(next(fitting, None) or _stacked(headings, rows, title))
 
     def answer(self, data: Any) -> None:
         """Write the answer as JSON, if that was asked for."""
@@ -274,3 +259,43 @@ def _value(points: Sequence[tuple[float, float]], x: float) -> float:
         if x <= x1:
             return y0 if x1 == x0 else y0 + (y1 - y0) * (x - x0) / (x1 - x0)
     return points[-1][1]
+
+
+def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], title: str | None, tight: bool) -> Table:
+    """Return a table in which no name is broken; one that is too wide for the terminal is not to be printed."""
+    from rich import box
+    from rich.table import Table
+
+    named = any(heading.removeprefix("<") for heading in headings)
+    table = Table(
+        title=title, box=box.SIMPLE_HEAD if named else None, show_header=named, pad_edge=False,
+        title_justify="left", title_style="bold", collapse_padding=tight,
+    )  # fmt: skip
+    for heading, texts in zip(
+        headings, zip(*rows, strict=True) if rows else [()] * len(headings), strict=True
+    ):
+        left = heading.startswith("<")
+        longest = max((len(word) for text in texts for word in text.split()), default=1)
+        table.add_column(
+            heading.removeprefix("<"), justify="left" if left else "right", overflow="fold",
+            min_width=min(longest, _LONGEST),
+        )  # fmt: skip
+    for row in rows:
+        table.add_row(*row)
+    return table
+
+
+def _stacked(headings: Sequence[str], rows: Sequence[Sequence[str]], title: str | None) -> Table:
+    """Return the same for a narrow terminal: below the first cell of a row, a line for each of the others."""
+    from rich.table import Table
+
+    table = Table(title=title, box=None, show_header=False, title_justify="left", title_style="bold")
+    table.add_column(overflow="fold")
+    table.add_column(overflow="fold", ratio=1)
+    for row in rows:
+        table.add_row(headings[0].removeprefix("<"), f"[bold]{row[0]}[/]")
+        for heading, text in zip(headings[1:], row[1:], strict=True):
+            if text:
+                table.add_row(heading.removeprefix("<"), text)
+        table.add_row("", "")
+    return table

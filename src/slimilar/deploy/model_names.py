@@ -54,8 +54,14 @@ def parse(text: str) -> ModelSource:
         )
     raise InvalidInput(
         "a model must be given as torchvision:NAME, timm:NAME, slimilar:NAME, a saved .safetensors file, "
-        f"an .onnx file, or path/file.py:function, got {text!r}"
+        f"an .onnx file, or path/file.py:function, got {text!r}{_saved_in(text)}"
     )
+
+
+def _saved_in(text: str) -> str:
+    """Return a hint: the saved model in a folder, which `slimilar prune` wrote."""
+    file = Path(text).expanduser() / "model.safetensors"
+    return f"; did you mean {file}?" if file.is_file() else ""
 
 
 def _inside(text: str) -> str:
