@@ -247,7 +247,7 @@ def main() -> None:
     parser.add_argument("--log", type=Path, default=LOG)
     args = parser.parse_args()
     rows = opened(args.log, "benchmarks")
-    for network in args.networks.split(","):
+    for network in filter(None, args.networks.split(",")):
         if args.export:
             found = Candidates(network)
             for name in found.names("onnxruntime", 1):

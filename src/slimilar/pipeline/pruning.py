@@ -58,8 +58,8 @@ def prune(
     as "4.4G"), a `latency` measured here with a `runtime` (a share, or a time such as "12ms"; a
     `slimilar.Runtime` has threads and a batch size), a `ratio` of channels
     that every layer loses, a `quantile` of all channels. `round_to` makes widths multiples
-    of a number, which run faster: by default of 16, and less where 16 costs too much; "measure" takes what the `runtime`
-    likes on this machine, 1 every width.
+    of a number, which run faster: by default of 16, and less where 16 costs too much; "measure" takes what the
+    `runtime` likes on this machine, 1 every width.
 
     `calibration` is a tensor of unlabelled images, an iterable of batches, or "synthesize". With 16 images or more
     and a budget, criterion "auto" chooses the channels whose removal changes the network's output least, unless a plain
