@@ -29,6 +29,7 @@ from torch import nn
 
 import slimilar
 from slimilar.deploy.latency import Run, Timings, measure
+from slimilar.deploy.onnx import export_onnx
 from slimilar.deploy.runtimes import ENGINES, available, onnxruntime_file, openvino_file
 from slimilar.planning.cost import count
 from slimilar.planning.plan import Plan
@@ -77,7 +78,7 @@ class Candidates:
         file = self.folder / f"{self.network}-{name.replace(' ', '-')}.onnx"
         if not file.exists():
             self.folder.mkdir(parents=True, exist_ok=True)
-            slimilar.export_onnx(self.model(name), file, self.x, dynamic_batch=False)
+            export_onnx(self.model(name), file, self.x, dynamic_batch=False)
             file.with_suffix(".json").write_text(json.dumps(count(self.model(name), self.x).flops))
         return file
 
@@ -190,7 +191,7 @@ def _line(first: Mapping[str, Any], found: Sequence[Mapping[str, Any] | None]) -
     met = "met" if first["ratio"] >= goal else "missed"
     return [
         f"{100 * first['flops']:.1f} %", f"{first['before_ms']:.1f} ms", _time(first),
-        *("" if r is None else f"{r['ratio']:.2f}" for r in found), f"{goal}: {met}", str(first["load"]),
+        *("" if r is None else f"{r['ratio']:.2f}" for r in found), f"{goal}: {met}", str(first.get("load", "")),
     ]  # fmt: skip
 
 
