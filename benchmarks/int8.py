@@ -23,6 +23,7 @@ from torch import nn
 
 import slimilar
 from slimilar.deploy.latency import measure
+from slimilar.deploy.onnx import export_onnx
 from slimilar.deploy.quantization import OnnxSession, quantise
 from slimilar.utils.atomic import write_text
 from slimilar.utils.row_ledger import RowLedger
@@ -37,7 +38,7 @@ def files_of(task: Task, models: dict[str, nn.Module], folder: Path) -> dict[str
     found = {}
     for name, model in models.items():
         plain, small = folder / f"{name}.onnx", folder / f"{name}-int8.onnx"
-        slimilar.export_onnx(model, plain, task.example)
+        export_onnx(model, plain, task.example)
         quantise(plain, small, task.calibration, seconds=0.1)
         found |= {f"{name} float": plain, f"{name} int8": small}
     return found

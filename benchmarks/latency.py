@@ -8,7 +8,9 @@ of 16, residual streams included: the most that a runtime gives for these FLOPs.
 the original and all others take turns; medians of the rounds, ratios round by round. The ratio is time saved / FLOPs
 saved: 1 means that every saved FLOP is saved time. The sweep adds milder and harder budgets and thresholds, by default
 rounded. Weights are random, which no convolution's time depends on. Rows that are already in the file are not measured
-again. ONNX files are kept in the folder for temporary files, by commit: `--export` only writes them.
+again. On a machine with other work, `--clock processor` counts the processor time of the process instead of wall time:
+the same on one thread, but for cold caches. ONNX files are kept in the folder for temporary files, by commit:
+`--export` only writes them.
 """
 
 from __future__ import annotations
@@ -17,11 +19,13 @@ import argparse
 import json
 import os
 import tempfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from _results import RESULTS, commit, opened
 from speed import model_of
@@ -29,6 +33,7 @@ from torch import nn
 
 import slimilar
 from slimilar.deploy.latency import Run, Timings, measure
+from slimilar.deploy.onnx import export_onnx
 from slimilar.deploy.runtimes import ENGINES, available, onnxruntime_file, openvino_file
 from slimilar.planning.cost import count
 from slimilar.planning.plan import Plan
@@ -77,7 +82,7 @@ class Candidates:
         file = self.folder / f"{self.network}-{name.replace(' ', '-')}.onnx"
         if not file.exists():
             self.folder.mkdir(parents=True, exist_ok=True)
-            slimilar.export_onnx(self.model(name), file, self.x, dynamic_batch=False)
+            export_onnx(self.model(name), file, self.x, dynamic_batch=False)
             file.with_suffix(".json").write_text(json.dumps(count(self.model(name), self.x).flops))
         return file
 
@@ -117,26 +122,48 @@ def narrower(flops: float, x: torch.Tensor) -> nn.Module:
     return next(net.eval() for net in made if count(net, x).flops <= flops)
 
 
-def measured(found: Candidates, names: Sequence[str], runtime: str, threads: int, seconds: float) -> Timings:
+def processor_times(runs: Mapping[str, Run], seconds: float) -> Timings:
+    """Return the processor time of all candidates in turn, in a random order each round."""
+    random, names, rounds = np.random.default_rng(0), tuple(runs), []
+    for _ in range(2):  # the first runs make their memory
+        for run in runs.values():
+            run()
+    end = time.process_time() + seconds
+    while time.process_time() < end or len(rounds) < 11:
+        row = [0.0] * len(names)
+        for i in random.permutation(len(names)).tolist():
+            began = time.process_time()
+            runs[names[i]]()
+            row[i] = 1000 * (time.process_time() - began)
+        rounds.append(row)
+    return Timings(names, np.array(rounds))
+
+
+def measured(
+    found: Candidates, names: Sequence[str], runtime: str, threads: int, args: argparse.Namespace
+) -> Timings:
     """Return the times of all models in turn, on so many threads."""
     torch.set_num_threads(threads)
-    return measure({name: found.run(name, runtime) for name in names}, seconds=seconds)
+    runs = {name: found.run(name, runtime) for name in names}
+    if args.clock == "processor":
+        return processor_times(runs, args.seconds)
+    return measure(runs, seconds=args.seconds)
 
 
-def record(rows: RowLedger, network: str, runtime: str, threads: int, seconds: float) -> None:
+def record(rows: RowLedger, network: str, runtime: str, threads: int, args: argparse.Namespace) -> None:
     """Measure a network in a runtime, unless that was done."""
     if rows.all(network=network, runtime=runtime, threads=threads):
         return
     found = Candidates(network)
     names = found.names(runtime, threads)
-    timings = measured(found, names, runtime, threads, seconds)
+    timings = measured(found, names, runtime, threads, args)
     for name in names[1:]:
-        share, time = found.flops(name) / found.flops(BEFORE), timings.ratio(name, BEFORE)
+        share, left = found.flops(name) / found.flops(BEFORE), timings.ratio(name, BEFORE)
         saved = 1 - share
         rows.append(
             {"network": network, "runtime": runtime, "threads": threads, "candidate": name, "flops": share,
-             "before_ms": timings.milliseconds(BEFORE).value, "time": time.value, "low": time.low, "high": time.high,
-             "ratio": (1 - time.value) / saved if saved else None, "rounds": len(timings.samples),
+             "before_ms": timings.milliseconds(BEFORE).value, "time": left.value, "low": left.low, "high": left.high,
+             "ratio": (1 - left.value) / saved if saved else None, "clock": args.clock, "rounds": len(timings.samples),
              "load": round(os.getloadavg()[0], 1)}
         )  # fmt: skip
 
@@ -149,7 +176,7 @@ INTRO = """# Time saved beside FLOPs saved
 `{command}`, seed 0, {hardware}, torch {torch}. One image of 224 x 224, float32, medians of runs in turn. Ratio:
 time saved / FLOPs saved. Rounded: the default; any width: `round_to=1`; uniform: every group cut to the same share in
 multiples of 16; narrower: MobileNetV2 built with fewer channels everywhere, in multiples of 16. Load: of the machine's
-two cores while measuring.
+two cores while measuring; rows with a star are processor time, because of it.
 """
 OTHERS = """
 ## Other budgets and thresholds
@@ -188,9 +215,10 @@ def _ratios(rows: RowLedger) -> Iterator[list[str]]:
 def _line(first: Mapping[str, Any], found: Sequence[Mapping[str, Any] | None]) -> list[str]:
     goal = GOALS[first["runtime"]]
     met = "met" if first["ratio"] >= goal else "missed"
+    load = f"{first.get('load', '')}{' *' * (first.get('clock') == 'processor')}"
     return [
         f"{100 * first['flops']:.1f} %", f"{first['before_ms']:.1f} ms", _time(first),
-        *("" if r is None else f"{r['ratio']:.2f}" for r in found), f"{goal}: {met}", str(first["load"]),
+        *("" if r is None else f"{r['ratio']:.2f}" for r in found), f"{goal}: {met}", load,
     ]  # fmt: skip
 
 
@@ -243,11 +271,12 @@ def main() -> None:
     parser.add_argument("--runtimes", default=",".join(RUNTIMES))
     parser.add_argument("--threads", default=",".join(map(str, THREADS)))
     parser.add_argument("--seconds", type=float, default=6.0)
+    parser.add_argument("--clock", choices=("wall", "processor"), default="wall")
     parser.add_argument("--export", action="store_true", help="only write the ONNX files")
     parser.add_argument("--log", type=Path, default=LOG)
     args = parser.parse_args()
     rows = opened(args.log, "benchmarks")
-    for network in args.networks.split(","):
+    for network in filter(None, args.networks.split(",")):
         if args.export:
             found = Candidates(network)
             for name in found.names("onnxruntime", 1):
@@ -255,7 +284,7 @@ def main() -> None:
             continue
         for runtime in (r for r in args.runtimes.split(",") if r in available()):
             for threads in map(int, args.threads.split(",")):
-                record(rows, network, runtime, threads, args.seconds)
+                record(rows, network, runtime, threads, args)
     write_text(args.log.with_suffix(".md"), table(rows, "python benchmarks/latency.py"))
     plot(rows, args.log.with_suffix(".svg"))
 

@@ -18,7 +18,7 @@ from slimilar.deploy.extras import require
 
 Ints = NDArray[np.int64]
 
-COPY = 24  # multiply-adds that take as long as copying one value: break-even lies between 21 and 48 (docs/latency.md)
+COPY = 24.0  # multiply-adds that take as long as copying one value: break-even lies between 16 and 48 (docs/export.md)
 CHANNELS = 1  # the axis
 SLICE_OPSET = 10  # since then the bounds of a Slice are inputs
 _PER_VALUE = {"Clip", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Relu", "Sigmoid", "Tanh"}

@@ -87,8 +87,7 @@ class Plan:
         that share of its channels; with a `quantile` that share of all channels leaves, those of least height.
         `round_to=8` makes widths multiples of 8: a threshold removes no channel above it, so widths are rounded up; a
         budget rounds up or down, whichever keeps more. "auto" stands for 16, and less where 16 cannot reach a budget or
-        costs narrow groups too much; 1 takes every width. `thresholds` overrides the threshold of single groups, by
-        name.
+        costs narrow groups too much; 1 takes every width. `thresholds` overrides that of single groups, by name.
         """
         return self.cut(
             PruningTarget.of(

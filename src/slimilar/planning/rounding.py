@@ -49,7 +49,7 @@ class Rounding:
     """What widths are multiples of; `adapts` to groups: 16 channels however many a unit has.
 
     A group of 16 to 31 channels cannot lose half of them and stay a multiple: below 16, half the channels take five
-    sixths of the time in ONNX Runtime, and more than all of it in front of a wide 1x1 convolution. So it keeps 16, or
+    sixths of the time in ONNX Runtime, and more than all of it between wide 1x1 convolutions. So it keeps 16, or
     takes half the multiple where that is asked for (`halves`). A group of less than one multiple has nothing to round
     to, and takes any width.
     """
