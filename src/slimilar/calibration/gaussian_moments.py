@@ -320,7 +320,9 @@ def _checked_correlation(correlation: Tensor, mu: Tensor) -> Tensor:
     if mu.ndim != 1 or tuple(correlation.shape) != (len(mu), len(mu)):
         got = f"{tuple(mu.shape)} and {tuple(correlation.shape)}"
         raise InvalidInput(f"mean and correlation must be (channels,) and (channels, channels), got {got}")
-    rho = correlation.detach().to("cpu", torch.float32 if correlation.dtype == torch.float32 else torch.float64)
+    rho = correlation.detach().to(
+        "cpu", torch.float32 if correlation.dtype == torch.float32 else torch.float64
+    )
     if not float(rho.abs().max() if rho.numel() else 0) <= 1 + 1e-6:  # refuses NaN too
         raise InvalidInput(
             "correlation must lie in [-1, 1], got a value outside or NaN; divide by both std first"

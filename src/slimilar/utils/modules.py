@@ -151,9 +151,7 @@ def in_eval_mode(model: nn.Module) -> nn.Module:
 def eval_view(model: nn.Module) -> nn.Module:
     """Return a copy in eval mode that shares the parameters and has its own buffers: running it changes nothing."""
     held = named_tensors(model)
-    own = {
-        name: t.detach() if _is_parameter(t) else t.detach().clone() for name, t in held.items()
-    }
+    own = {name: t.detach() if _is_parameter(t) else t.detach().clone() for name, t in held.items()}
     return in_eval_mode(_copy_with(model, held, own))
 
 
