@@ -61,3 +61,30 @@ def test_modules_add_up_and_tied_parameters_count_once() -> None:
     assert cost.params == sum(p.numel() for p in net.parameters())
     assert sum(m[0] for m in cost.modules.values()) == cost.flops
     assert cost.modules["1"][0] == 4 * 64
+
+
+def _bare_net() -> nn.Module:
+    """Return a network whose consumers have no place for a constant: reconstruction adds biases."""
+    torch.manual_seed(0)
+    layers = [nn.Conv2d(3, 16, 3, bias=False), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 8, 3, bias=False)]
+    net = nn.Sequential(*layers, nn.ReLU(), nn.Flatten(), nn.Linear(8 * 16, 4, bias=False))
+    nn.init.uniform_(net[1].weight, 0.5, 1.5)
+    nn.init.normal_(net[1].bias)
+    return net.eval()
+
+
+def test_one_kind_of_cost_is_that_of_the_whole() -> None:
+    plan = slimilar.analyze(_bare_net(), torch.zeros(1, 3, 8, 8))
+    kept = plan.at(ratio=0.5, round_to=1).mask
+    cost = plan.costs.at(kept)
+    assert cost.flops < plan.before.flops
+    assert [plan.costs.total(kept, kind) for kind in ("flops", "macs", "params")] == [
+        cost.flops, cost.macs, cost.params
+    ]  # fmt: skip
+
+
+def test_added_biases_are_counted_as_a_trace_counts_them() -> None:
+    example = torch.zeros(2, 3, 8, 8)
+    result = slimilar.prune(_bare_net(), example, ratio=0.5, round_to=1)
+    assert result.surgery.biases
+    assert result.cut.cost == slimilar.count(result.model, example)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from inspect import signature
 
 import torch
@@ -159,6 +160,11 @@ def shape_of(activation: str, options: dict[str, Option]) -> Shape:
     if not supported(activation):
         raise InvalidInput(f"activation must be one of {', '.join(SHAPES)}, got {activation!r}")
     try:
-        return SHAPES[plain_name(activation)](**options)
+        return _made(plain_name(activation), tuple(options.items()))
     except TypeError as error:
         raise InvalidInput(f"options of {activation} must be those of PyTorch, got {options}") from error
+
+
+@cache
+def _made(name: str, options: tuple[tuple[str, Option], ...]) -> Shape:
+    return SHAPES[name](**dict(options))

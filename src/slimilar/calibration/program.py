@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 from warnings import warn
 from weakref import WeakKeyDictionary, ref
@@ -106,7 +106,15 @@ class Program:
 
     def consumers(self, value: int) -> list[int]:
         """Return the operators that take a value."""
-        return [k for k, instruction in enumerate(self.instructions) if value in instruction.inputs]
+        return self._takers.get(value, [])
+
+    @cached_property
+    def _takers(self) -> dict[int, list[int]]:
+        found: dict[int, list[int]] = {}
+        for k, instruction in enumerate(self.instructions):
+            for value in dict.fromkeys(instruction.inputs):
+                found.setdefault(value, []).append(k)
+        return found
 
     def maker(self, value: int) -> int | None:
         """Return the operator that makes a value; None for an input."""

@@ -16,7 +16,7 @@ from slimilar.errors import SlimilarWarning
 from slimilar.graph.structure import Structure
 from slimilar.pipeline.checks import check_inputs
 from slimilar.planning.assemble import nothing_to_prune
-from slimilar.planning.cost import count
+from slimilar.planning.cost import Cost, cost_model, count
 from slimilar.planning.cut import Cut
 from slimilar.planning.latency import MeasuredLatency
 from slimilar.planning.plan import Plan
@@ -134,8 +134,17 @@ def _reconstructed(
     """Return the smaller model whose consumers make up for removed channels."""
     error = _verify_reconstructed(model, example, plan.structure, made) if verify else None
     done = remember(model, made.model, made.surgery)
-    cut = replace(made.cut, cost=count(made.model, example)) if done.biases else made.cut
+    cut = replace(made.cut, cost=_cost_of(made, example, plan.structure)) if done.biases else made.cut
     return Result(made.model, cut, plan, done, error, method)
+
+
+def _cost_of(made: Amended, example: Example, structure: Structure) -> Cost:
+    """Return the cost of a model that has gained biases; it is traced again where more has changed."""
+    gained = made.surgery.biases
+    layers = [made.model.get_submodule(module) for module in gained]
+    if made.surgery.stands or any(getattr(layer, "transposed", False) for layer in layers):
+        return count(made.model, example)
+    return cost_model(structure.trace, structure.grouping, gained).at(made.cut.mask)
 
 
 def _verify_reconstructed(model: nn.Module, example: Example, structure: Structure, made: Amended) -> float:

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -75,8 +77,37 @@ class CostModel:
 
     def at(self, kept: NDArray[np.bool_]) -> Cost:
         """Return the cost when these units stay."""
-        stays = np.append(kept, True)
-        return self._total([int(stays[v].sum()) for v in self.vectors])
+        return self._total(self._widths(kept).tolist())
+
+    def total(self, kept: NDArray[np.bool_], kind: str) -> int:
+        """Return the FLOPs, MACs or parameters alone when these units stay; several times faster than `at`."""
+        amounts, vectors = self._products[kind]
+        sizes = np.append(self._widths(kept), 1)[vectors].prod(axis=1)
+        return int(amounts @ sizes)
+
+    def _widths(self, kept: NDArray[np.bool_]) -> Counts:
+        """Return how many of each vector's units stay."""
+        units, ends = self._units
+        sums = np.append(0, np.cumsum(np.append(kept, True)[units]))[ends]
+        return np.diff(sums)
+
+    @cached_property
+    def _units(self) -> tuple[Vector, Counts]:
+        """The units of all vectors side by side, and where each ends, from 0 on."""
+        lengths = [0, *map(len, self.vectors)]
+        return np.concatenate([np.empty(0, np.int64), *self.vectors]), np.cumsum(lengths)
+
+    @cached_property
+    def _products(self) -> dict[str, tuple[Counts, Counts]]:
+        """The amounts of all terms, and the vectors of each in a row, filled up with one of width 1."""
+        tables = {"flops": self.terms, "macs": self.terms, "params": self.parameters}
+        found = {}
+        for kind, terms in tables.items():
+            amounts = np.array([t.macs if kind == "macs" else t.flops for t in terms], np.int64)
+            most = max((len(t.vectors) for t in terms), default=0)
+            rows = [[*t.vectors, *[-1] * (most - len(t.vectors))] for t in terms]
+            found[kind] = amounts, np.array(rows, np.int64).reshape(len(terms), most)
+        return found
 
     def _total(self, widths: Sequence[int]) -> Cost:
         modules: dict[str, list[int]] = {}
@@ -112,8 +143,8 @@ class CostModel:
 
 
 class _Counter:
-    def __init__(self, found: Trace, grouping: Grouping) -> None:
-        self.trace, self.units = found, np.append(grouping.unit_of, FIXED)
+    def __init__(self, found: Trace, grouping: Grouping, gained: AbstractSet[str]) -> None:
+        self.trace, self.units, self._gained = found, np.append(grouping.unit_of, FIXED), gained
         self.vectors: list[Vector] = []
         self.known: dict[bytes, int] = {}
 
@@ -142,6 +173,9 @@ class _Counter:
         ref = op.arguments.get(name)
         return self.trace.values[ref.value] if isinstance(ref, Ref) else None
 
+    def has_bias(self, op: Op) -> bool:
+        return self.value(op, "bias") is not None or op.module in self._gained
+
     def out(self, op: Op) -> Value:
         return self.trace.values[op.outputs[0]]
 
@@ -161,7 +195,7 @@ def _convolution(c: _Counter, op: Op) -> list[_Term]:
     terms = [
         c.term(op, 2 * math.prod(weight.shape[2:]), math.prod(weight.shape[2:]), outer, c.axis(weight, 1))
     ]
-    if c.value(op, "bias") is not None:
+    if c.has_bias(op):
         terms.append(c.term(op, 1, 0, c.size(c.out(op))))
     return terms
 
@@ -174,7 +208,7 @@ def _contraction(c: _Counter, op: Op) -> list[_Term]:
     if not inner[1]:  # the first state of a recurrent layer: zeros, as many as the weight reads
         inner = c.axis(b, len(b.shape) - (1 if op.name == "aten.linear" else 2))
     terms = [c.term(op, 2, 1, c.size(c.out(op)), inner)]
-    if with_bias or c.value(op, "bias") is not None:
+    if with_bias or c.has_bias(op):
         terms.append(c.term(op, 1, 0, c.size(c.out(op))))
     return terms
 
@@ -227,14 +261,19 @@ def _biases(found: Trace) -> set[int]:
     return places
 
 
-def cost_model(found: Trace, grouping: Grouping) -> CostModel:
-    """Return the cost of a traced network as a function of the units that stay."""
-    counter = _Counter(found, grouping)
+def cost_model(found: Trace, grouping: Grouping, gained: AbstractSet[str] = frozenset()) -> CostModel:
+    """Return the cost of a traced network as a function of the units that stay.
+
+    `gained` are convolutions, none of them transposed, and linear layers that have got a bias since.
+    """
+    counter = _Counter(found, grouping, gained)
     terms = [t for op in found.ops if op.name in _RULES for t in _RULES[op.name](counter, op)]
     terms += [t for i in sorted(_biases(found)) for t in _per_element(1)(counter, found.ops[i])]
     held = {(a.tensor, a.axis): np.arange(a.first, a.first + a.size) for a in found.axes}
     parameters = []
-    for name, shape in found.parameters.items():
+    sizes = {**found.parameters, **{f"{m}.bias": found.parameters[f"{m}.weight"][:1] for m in gained}}
+    held |= {(f"{m}.bias", 0): held[f"{m}.weight", 0] for m in gained if (f"{m}.weight", 0) in held}
+    for name, shape in sizes.items():
         plain = math.prod(n for a, n in enumerate(shape) if (name, a) not in held)
         vectors = tuple(counter.vector(held[name, a]) for a in range(len(shape)) if (name, a) in held)
         parameters.append(_Term(name.rpartition(".")[0], plain, 0, vectors))

@@ -245,7 +245,7 @@ class Plan:
         limit = parse_budget(target.kind, target.amount, before) - target.reserve
 
         def cost(steps: Sequence[int]) -> int:
-            return int(getattr(self.costs.at(self._mask(steps, self.orders)), target.kind))
+            return self.costs.total(self._mask(steps, self.orders), target.kind)
 
         def found(rounding: Rounding) -> Allocation | None:
             blocks = self.blocks(rounding, overrides)

@@ -16,8 +16,8 @@ from slimilar.utils.symmetric import quadratic_forms
 
 Kept = NDArray[np.bool_]
 StandIn = Callable[
-    [Tensor, Tensor], tuple[Tensor, Tensor]
-]  # kept and removed positions -> matrix and constant
+    [Tensor, Tensor], tuple[Tensor | None, Tensor]
+]  # kept and removed positions -> matrix, None for zeros, and constant
 
 # Of the variance: where kept channels explain little of the removed ones, noise must not grow.
 _MOST_GAIN = 16.0
@@ -33,10 +33,9 @@ def regression(mean: Tensor, covariance: Tensor, strength: float) -> StandIn:
     return stand_in
 
 
-def zeros_instead(kept: Tensor, removed: Tensor) -> tuple[Tensor, Tensor]:
+def zeros_instead(kept: Tensor, removed: Tensor) -> tuple[None, Tensor]:
     """Replace removed positions by zero."""
-    zeros = torch.zeros(len(removed), len(kept), dtype=torch.float64)
-    return zeros, zeros.new_zeros(len(removed))
+    return None, torch.zeros(len(removed), dtype=torch.float64)
 
 
 def restored(
@@ -108,8 +107,9 @@ def absorb(
             continue
         part = new[outputs]
         gone = part[:, index[removed]]
-        matrix, constant = (t.to(new) for t in stand_in(kept, removed))
-        part[:, index[kept]] += torch.einsum("ort,rk->okt", gone, matrix)
-        shift[outputs] += gone @ covered @ constant
+        matrix, constant = stand_in(kept, removed)
+        if matrix is not None:
+            part[:, index[kept]] += torch.einsum("ort,rk->okt", gone, matrix.to(new))
+        shift[outputs] += gone @ covered @ constant.to(new)
         part[:, index[removed]] = 0
     return new.reshape(weight.shape).to(weight), shift.to(weight)

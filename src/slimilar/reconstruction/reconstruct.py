@@ -94,14 +94,14 @@ def _stand_in(
     mean = channels.expectation()
     if spread is not None:
         return regression(mean, spread, 1e-2)
-    return lambda kept, removed: (zeros_instead(kept, removed)[0], mean[removed])
+    return lambda kept, removed: (None, mean[removed])
 
 
 def _merged(
     consumer: ConsumerLayer, kept: Tensor, removed: Tensor, stand_ins: StandIns
 ) -> tuple[Tensor, Tensor]:
     """Let each removed position be read from the same place of the unit that stands in for it (Eq. 6)."""
-    matrix, constant = zeros_instead(kept, removed)
+    matrix = torch.zeros(len(removed), len(kept), dtype=torch.float64)
     column = {int(p): i for i, p in enumerate(kept)}
     for row, p in enumerate(removed.tolist()):
         unit = int(consumer.units[p])
@@ -115,7 +115,7 @@ def _merged(
         places = np.flatnonzero(consumer.units == stand_ins[unit])
         if turn < len(places) and int(places[turn]) in column:
             matrix[row, column[int(places[turn])]] = 1.0
-    return matrix, constant
+    return matrix, torch.zeros(len(removed), dtype=torch.float64)
 
 
 def rebuild(

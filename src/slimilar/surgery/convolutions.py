@@ -70,7 +70,7 @@ class RepeatedImages(TorchFunctionMode):
 
     def __enter__(self) -> RepeatedImages:
         self._memory.restart()
-        super().__enter__()
+        super().__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __torch_function__(

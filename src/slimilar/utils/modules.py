@@ -54,17 +54,18 @@ def device_of(model: nn.Module) -> torch.device:
 
 def named_modules(model: nn.Module) -> dict[str, nn.Module]:
     """Return every module once, by its first path: what torch's method of that name yields, several times faster."""
-    found: dict[str, nn.Module] = {}
-    _enter_modules(found, set(), "", model)
+    found = {"": model}
+    _enter_modules(found, {id(model)}, "", model)
     return found
 
 
-def _enter_modules(found: dict[str, nn.Module], seen: set[int], path: str, module: nn.Module) -> None:
-    seen.add(id(module))
-    found[path] = module
+def _enter_modules(found: dict[str, nn.Module], seen: set[int], start: str, module: nn.Module) -> None:
     for name, child in module._modules.items():
         if child is not None and id(child) not in seen:
-            _enter_modules(found, seen, f"{path}.{name}" if path else name, child)
+            seen.add(id(child))
+            found[start + name] = child
+            if child._modules:
+                _enter_modules(found, seen, f"{start}{name}.", child)
 
 
 def named_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
@@ -107,11 +108,17 @@ def _copy_with(model: nn.Module, held: Mapping[str, Tensor], tensors: Mapping[st
     for name, old in held.items():
         new = tensors.get(name)
         if new is not None:
-            if isinstance(old, nn.Parameter) and not isinstance(new, nn.Parameter):
+            if _is_parameter(old) and not _is_parameter(new):
                 new = nn.Parameter(new, requires_grad=old.requires_grad)
             memo[id(old)] = new
     memo.update(_clones([t for name, t in held.items() if name not in tensors]))
     return _copied(model, memo)
+
+
+def _is_parameter(tensor: Tensor) -> bool:
+    """Tell what `isinstance` does, which for parameters is slow: it also asks tensors of other classes."""
+    kind = type(tensor)
+    return kind is nn.Parameter or (kind is not Tensor and isinstance(tensor, nn.Parameter))
 
 
 def _clones(tensors: list[Tensor]) -> dict[int, Tensor]:
@@ -144,9 +151,7 @@ def in_eval_mode(model: nn.Module) -> nn.Module:
 def eval_view(model: nn.Module) -> nn.Module:
     """Return a copy in eval mode that shares the parameters and has its own buffers: running it changes nothing."""
     held = named_tensors(model)
-    own = {
-        name: t.detach() if isinstance(t, nn.Parameter) else t.detach().clone() for name, t in held.items()
-    }
+    own = {name: t.detach() if _is_parameter(t) else t.detach().clone() for name, t in held.items()}
     return in_eval_mode(_copy_with(model, held, own))
 
 
@@ -155,6 +160,8 @@ _ATOMIC = frozenset(
     {type(None), bool, int, float, complex, str, bytes, type, torch.dtype, torch.device, torch.Size}
 )
 
+
+_HOLDERS = frozenset({"_parameters", "_buffers", "_modules"})  # of every module, by name
 
 _PLAIN = frozenset({dict, OrderedDict, set, list})  # every module has a dozen of them that are empty
 
@@ -176,6 +183,11 @@ def _copied(module: nn.Module, memo: dict[int, Any]) -> nn.Module:
             continue
         if kind in _PLAIN and not value:
             held[name] = kind()
+        elif kind is dict and name in _HOLDERS and id(value) not in memo:
+            copied = memo[id(value)] = {}
+            for key, x in value.items():
+                copied[key] = x if x is None else _copied_value(x, memo)
+            held[name] = copied
         else:
             held[name] = _copied_value(value, memo)
     held.pop("_compiled_call_impl", None)  # left out by nn.Module.__getstate__ too
