@@ -35,7 +35,7 @@ SEED = 0
 
 def files_of(task: Task, models: dict[str, nn.Module], folder: Path) -> dict[str, Path]:
     """Write every model in float32 and int8."""
-    found = {}
+    found: dict[str, Path] = {}
     for name, model in models.items():
         plain, small = folder / f"{name}.onnx", folder / f"{name}-int8.onnx"
         export_onnx(model, plain, task.example)

@@ -119,12 +119,14 @@ def narrower(flops: float, x: torch.Tensor) -> nn.Module:
     """Return the widest MobileNetV2 in multiples of 16 within a number of FLOPs."""
     build = import_torchvision().models.mobilenet_v2
     made = (build(weights=None, width_mult=w / 50, round_nearest=16) for w in range(50, 10, -1))
-    return next(net.eval() for net in made if count(net, x).flops <= flops)
+    found: nn.Module = next(net for net in made if count(net, x).flops <= flops)
+    return found.eval()
 
 
 def processor_times(runs: Mapping[str, Run], seconds: float) -> Timings:
     """Return the processor time of all candidates in turn, in a random order each round."""
-    random, names, rounds = np.random.default_rng(0), tuple(runs), []
+    random, names = np.random.default_rng(0), tuple(runs)
+    rounds: list[list[float]] = []
     for _ in range(2):  # the first runs make their memory
         for run in runs.values():
             run()
