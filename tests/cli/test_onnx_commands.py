@@ -122,7 +122,7 @@ def test_no_file_is_replaced_unless_asked_for(square, tmp_path):
     ):
         done = CliRunner().invoke(app, ["prune", str(square), "--flops", "0.6", "-o", str(out), *force])
         assert done.exit_code == 2
-        assert said in " ".join(done.output.split())
+        assert said.replace(" ", "") in "".join(done.output.split())  # a long path is broken anywhere
     assert (square.read_bytes(), kept.read_bytes()) == (before, b"precious")
     invoked("prune", str(square), "--flops", "0.6", "-o", str(kept), "--force")
     assert answers(kept, {"x": np.zeros((1, 3, 16, 16), np.float32)})

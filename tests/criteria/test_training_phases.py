@@ -145,7 +145,7 @@ def test_soft_takes_the_counts_of_the_pruning_to_come() -> None:
     for name, conv in (("0", trained[0]), ("4", trained[4])):
         zero = np.flatnonzero(filter_norms(conv) == 0)  # type: ignore[arg-type]
         assert set(range(len(filter_norms(conv)))) - set(zero) == set(result.kept[name])  # type: ignore[arg-type]
-    assert 0.45 < result.cut.flops / result.cut.before.flops <= 0.5
+    assert 0.35 < result.cut.flops / result.cut.before.flops <= 0.5  # 16 channels stay, 3 of 8 others
 
 
 # --- structured sparsity --------------------------------------------------------------------------------------------

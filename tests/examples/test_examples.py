@@ -73,13 +73,12 @@ def test_segment(photos, capsys, monkeypatch):
 def test_classify(photos, capsys, monkeypatch):
     """The pruned network is kept unless a longer training is better on the images held out."""
     networks = import_torchvision("torchvision.models")
-    monkeypatch.setattr(
-        networks, "mobilenet_v3_small", functools.partial(networks.mobilenet_v3_small, width_mult=0.5)
-    )
+    narrow = functools.partial(networks.mobilenet_v3_small, width_mult=0.5)
+    monkeypatch.setitem(networks._api.BUILTIN_MODELS, "mobilenet_v3_small", narrow)
     run("classify.py", "mobilenet_v3_small", "--images", photos, "--flops", 0.7, "--epochs", 1)
     said = capsys.readouterr().out
     assert "held-out images" in said
-    fresh = networks.mobilenet_v3_small(num_classes=2)
+    fresh = narrow(num_classes=2)
     assert slimilar.load("classifier-small.safetensors", fresh)(torch.zeros(1, 3, 224, 224)).shape == (1, 2)
 
 

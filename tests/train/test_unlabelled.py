@@ -18,7 +18,7 @@ from slimilar.train import evaluate, finetune, recipe, train
 def test_a_fitted_network_gains_from_images_without_labels(trained):
     """Prune, fit and fine-tune: no label is used on the way."""
     images = TRAIN.tensor()
-    small = slimilar.prune(trained.model, images[:1], flops=0.2, calibration=images[:256]).model
+    small = slimilar.prune(trained.model, images[:1], flops=0.2, calibration=images[:256], round_to=1).model
     tuning = replace(recipe("reconstructed"), epochs=8, batch_size=32, lr=0.03)  # few steps: a larger rate
     tuned = finetune(small, UnlabelledImages(images, flip=False), tuning, teacher=trained.model)
     before, after = (evaluate(model, TEST).accuracy for model in (small, tuned.model))

@@ -58,7 +58,8 @@ def held_out_scores(
     for count in sorted({min(count, len(images)) for count in _LOOKS}):
         found = _look(model, example, left, images, count, progress)
         scores |= found
-        left = [c for c in left if found[c.name] <= _FAR_BEHIND * min(found.values())]
+        least = min(found.values())  # rounding may leave a divergence of nothing below zero
+        left = [c for c in left if found[c.name] <= max(least, _FAR_BEHIND * least)]
         if len(left) == 1:
             break
     worst = max(scores[c.name] for c in left)

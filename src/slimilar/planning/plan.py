@@ -108,7 +108,7 @@ class Plan:
             found, rounding = self._allocated(target, overrides, give_back=True)
             cut = self.cut_after(found.threshold, found.steps, rounding)
             return replace(cut, by_threshold=rounding.multiple == 1)
-        amount, rounding = float(target.amount), target.roundings[0]
+        amount, rounding = float(target.amount), target.rounding
         if target.kind == "ratio":
             wanted = [math.floor(amount * group.width + 1e-9) for group in self.groups]
             for g, threshold in overrides.items():
@@ -251,7 +251,7 @@ class Plan:
             blocks = self.blocks(rounding, overrides)
             return allocate(blocks, cost, limit, give_back=give_back and rounding.multiple > 1)
 
-        tried = target.roundings
+        tried = target.roundings if give_back else target.roundings[target.roundings.index(target.rounding) :]
         best = first_reached(tried, found, self._multiples)
         if best is not None:
             return best

@@ -49,9 +49,9 @@ class Rounding:
     """What widths are multiples of; `adapts` to groups: 16 channels however many a unit has.
 
     A group of 16 to 31 channels cannot lose half of them and stay a multiple: below 16, half the channels take five
-    sixths of the time in ONNX Runtime, and more than all of it between wide 1x1 convolutions. So it keeps 16, or
-    takes half the multiple where that is asked for (`halves`). A group of less than one multiple has nothing to round
-    to, and takes any width.
+    sixths of the time in ONNX Runtime, and more than all of it between wide 1x1 convolutions. So a budget lets it keep
+    16. It takes half the multiple where a threshold or a ratio asks for less, or where a budget needs it (`halves`). A
+    group of less than one multiple has nothing to round to, and takes any width.
     """
 
     multiple: int
@@ -78,6 +78,15 @@ def roundings(round_to: RoundTo, multiple: int = AUTO) -> tuple[Rounding, ...]:
         return (Rounding(round_to),)
     halved = (Rounding(multiple >> i, adapts=True, halves=True) for i in range(multiple.bit_length()))
     return (Rounding(multiple, adapts=True), *halved)
+
+
+def dictated_rounding(round_to: RoundTo, multiple: int = AUTO) -> Rounding:
+    """Return the rounding where a threshold or a ratio dictates widths: thin groups are halved, not left whole.
+
+    >>> dictated_rounding("auto"), dictated_rounding(8).multiple
+    (Rounding(multiple=16, adapts=True, halves=True), 8)
+    """
+    return next(r for r in roundings(round_to, multiple) if r.halves or not r.adapts)
 
 
 def _channels_of_a_unit(group: ChannelGroup) -> int:

@@ -8,7 +8,14 @@ from typing import Any, Literal, get_args
 
 from slimilar.errors import InvalidInput, Option
 from slimilar.planning.budgets import Budget, check_budget, check_latency
-from slimilar.planning.rounding import AUTO, Rounding, RoundTo, check_rounding, roundings
+from slimilar.planning.rounding import (
+    AUTO,
+    Rounding,
+    RoundTo,
+    check_rounding,
+    dictated_rounding,
+    roundings,
+)
 from slimilar.utils.checks import check_share
 
 TargetKind = Literal["threshold", "flops", "macs", "params", "ratio", "quantile", "latency"]
@@ -51,12 +58,21 @@ class PruningTarget:
     @property
     def roundings(self) -> tuple[Rounding, ...]:
         """What to try for a budget, in turn."""
+        self._check_measured()
+        return roundings(self.round_to, self.multiple)
+
+    @property
+    def rounding(self) -> Rounding:
+        """That of a threshold, a ratio or a quantile, which dictate widths."""
+        self._check_measured()
+        return dictated_rounding(self.round_to, self.multiple)
+
+    def _check_measured(self) -> None:
         if self.round_to == "measure":
             raise InvalidInput(
                 Option("round_to"),
                 ' must be measured in a runtime: pass "measure" to prune or apply, and a number or "auto" here',
             )
-        return roundings(self.round_to, self.multiple)
 
     @classmethod
     def of(

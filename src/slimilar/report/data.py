@@ -18,7 +18,7 @@ from slimilar.criteria.similarity import moments_of
 from slimilar.graph.groups import ChannelGroup, Indices
 from slimilar.planning.cost import CostModel
 from slimilar.planning.plan import Plan
-from slimilar.planning.rounding import roundings
+from slimilar.planning.rounding import dictated_rounding
 from slimilar.report.flow import Row, flow
 from slimilar.similarity.removal_order import RemovalOrder
 
@@ -123,7 +123,7 @@ def _group(group: ChannelGroup, order: RemovalOrder, weights: Weights, modules: 
     return {
         "name": group.name,
         "width": group.width,
-        "multiple": roundings("auto")[0].of(group),
+        "multiple": dictated_rounding("auto").of(group),
         "removed": pack(order.removed, "<i4"),
         "heights": pack(order.heights, "<f8"),
         "representative": pack(order.representative, "<i4"),

@@ -9,7 +9,7 @@ import numpy as np
 from slimilar.errors import UnreachableBudget
 from slimilar.planning.cut import Cut
 from slimilar.planning.plan import Plan
-from slimilar.planning.rounding import RoundTo, rounded_up, roundings
+from slimilar.planning.rounding import RoundTo, dictated_rounding, rounded_up
 from slimilar.planning.target import PruningTarget
 
 
@@ -55,7 +55,7 @@ class _Base:
 
 def _base(plan: Plan, cut: Cut, round_to: RoundTo) -> _Base | None:
     """Return the threshold that gives most groups their widths; None where some are no multiples of the rounding."""
-    multiples = [roundings(round_to)[0].of(group) for group in plan.groups]
+    multiples = [dictated_rounding(round_to).of(group) for group in plan.groups]
     wanted = [cut.widths[group.name] for group in plan.groups]
     if any(w % m and w != group.width for w, m, group in zip(wanted, multiples, plan.groups, strict=True)):
         return None

@@ -223,7 +223,7 @@ def _converted(file: Path, proto: Any, node: OnnxNode) -> Built:
     if proto.op_type not in CONVERTERS:
         raise InvalidInput(
             f"{file} cannot be read: {where} is not among those that Slimilar knows; cut out the network in front of "
-            f"it, for example onnx.utils.extract_model(..., output_names={list(proto.input[:1])})"
+            f"it, up to {proto.input[0] if proto.input else 'its inputs'}, for example with onnx.utils.extract_model"
         )
     try:
         return CONVERTERS[proto.op_type](node)
