@@ -23,6 +23,7 @@ import slimilar
 from helpers.paths import TESTS
 from helpers.small_networks import Mobile, images, trained
 from slimilar.cli import app
+from slimilar.pipeline.candidates import best
 
 PROGRAM = [sys.executable, "-m", "slimilar"]
 COMMANDS = [
@@ -336,7 +337,10 @@ def test_calibration_pictures_of_every_kind(kind, net, tmp_path):
     else:
         np.savez(place, x=random.normal(size=(32, 3, 32, 32)).astype(np.float32))
     found = answer("prune", *words_for(net), "--flops", "0.7", "--calibrate", place, "-o", tmp_path / "out")
-    assert (found["criterion"], found["substitute"]) == ("span", "linear")
+    assert found["substitute"] == "linear"
+    scores = found["scores"]  # as in Python, it has to beat plain plans on held-out images
+    assert {"span", "magnitude-l2", "similarity"} <= set(scores)
+    assert best(scores).removesuffix(", data-free") == found["criterion"]
     slimilar.load(tmp_path / "out" / "model.safetensors", Mobile())
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ from slimilar.utils.wording import listed
 if TYPE_CHECKING:
     from slimilar.data import Preprocessing
     from slimilar.planning.plan import Plan
-    from slimilar.planning.target import TargetKind
+    from slimilar.planning.target import PruningTarget, TargetKind
 
 
 ENOUGH = 16  # images for criterion "auto", as in slimilar.criteria
@@ -31,6 +32,7 @@ class Planned:
     images: Any = None
     preprocessing: Preprocessing | None = None  # of these images, or known of the model
     reconstruction: str = "auto"
+    scores: Mapping[str, float] = field(default_factory=dict)  # of the plans that "auto" has compared
 
 
 def planned(
@@ -46,6 +48,33 @@ def planned(
         images = None
     settled = options.settled(_count(images), target)
     return Planned(make_plan(out, opened, settled, images), settled, images, preprocessing)
+
+
+def compared(out: Output, opened: OpenedModel, found: Planned, target: PruningTarget) -> Planned:
+    """Return the plan that does best on held-out images, as criterion "auto" decides in Python, and say which."""
+    from slimilar.calibration.calibration_set import calibration_set
+    from slimilar.pipeline.analysis import AnalysisOptions
+    from slimilar.pipeline.automatic import decide
+
+    options, example = found.options, opened.example()
+    images = calibration_set(found.images, None, example, model=opened.model, seed=options.seed)
+    asked = AnalysisOptions(
+        linkage=options.linkage, residual=options.residual, exclude=options.exclude,  # type: ignore[arg-type]
+        min_channels=options.min_channels,
+    )  # fmt: skip
+    with out.working("Comparing with plain plans") as tell:
+        decision = decide(
+            opened.model, example, asked, target, found.reconstruction, images, tell.stage, scanned=found.plan
+        )
+    for note in decision.notes:
+        out.note(note)
+    return replace(
+        found,
+        plan=decision.plan,
+        options=replace(options, criterion=decision.plan.criterion),
+        images=found.images if decision.images else None,
+        scores=decision.scores,
+    )
 
 
 def _calibration(out: Output, opened: OpenedModel, options: PlanOptions) -> tuple[Any, Preprocessing | None]:

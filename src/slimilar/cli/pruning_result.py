@@ -176,6 +176,7 @@ def _plan(result: Result) -> dict[str, Any]:
         "threshold": cut.threshold,
         "criterion": result.plan.criterion,
         **({"note": result.plan.note} if result.plan.note else {}),
+        **({"scores": dict(result.scores)} if result.scores else {}),
         "reconstruction": result.reconstruction,
         "substitute": result.reconstruction,  # its earlier name
         "cost": {"before": _cost(cut.before), "after": _cost(cut.cost)},

@@ -16,7 +16,7 @@ from slimilar.cli.model_options import ModelOptions, Placement
 from slimilar.cli.model_source import OpenedModel
 from slimilar.cli.output import Output, escape
 from slimilar.cli.plan_options import PlanOptions, Reconstruction
-from slimilar.cli.plans import Planned, planned
+from slimilar.cli.plans import Planned, compared, planned
 from slimilar.cli.pruning_accuracy import Accuracy, AccuracyOptions, MeasuredAccuracy
 from slimilar.cli.pruning_result import described, next_commands, places_for, show_cut, show_result, write
 from slimilar.cli.recipe_file import recipe_of
@@ -76,6 +76,8 @@ def prune(
     accuracy = Accuracy.of(ImageReader(output, opened, plan.preprocessing), scoring)
     found = replace(planned(output, opened, plan, target.kind), reconstruction=reconstruction)
     check_budget_size(target, found.plan.before)
+    if plan.criterion == "auto" and found.images is not None:
+        found = compared(output, opened, found, target)
     if writing.dry_run:
         show_cut(output, found.plan, found.plan.cut(target))
         output.say("[bold]Nothing was written[/]: leave out --dry-run to prune.")
@@ -112,7 +114,8 @@ def pruned(
     import slimilar
 
     with out.working("Building the smaller model") as tell:
-        return slimilar.apply(
+        result = slimilar.apply(
             opened.model, opened.example(), found.plan, target, reconstruction=found.reconstruction,
             calibration=found.images, runtime=runtime, seed=found.options.seed, progress=tell.stage,
         )  # fmt: skip
+    return replace(result, scores=found.scores)
