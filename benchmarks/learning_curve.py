@@ -26,6 +26,12 @@ def main() -> None:
     args = parser.parse_args()
     rows = RowLedger(args.log).rows
     curves = [r for r in rows if r["method"] == "auto" and "calibration" in r]
+    amounts: dict[tuple[str, float], set[int]] = {}
+    for r in curves:
+        amounts.setdefault((r["network"], r["flops"]), set()).add(r["calibration"])
+    curves = [
+        r for r in curves if len(amounts[r["network"], r["flops"]]) > 1
+    ]  # one number of images is no curve
     networks = sorted({r["network"] for r in curves})
     if not networks:
         raise SystemExit(
@@ -56,6 +62,9 @@ def _panel(panel: Any, network: str, curves: list[Row], rows: list[Row]) -> None
             if (r["network"], r["method"], r["flops"]) == (network, "similarity-linear-free", flops):
                 panel.axhline(r["accuracy"], linestyle="--", color=line[0].get_color())
     panel.set(xscale="log", xlabel="calibration images", title=network)
+    ticks = sorted({r["calibration"] for r in curves})
+    panel.set_xticks(ticks, [f"{n:,}" for n in ticks])
+    panel.minorticks_off()
     panel.set_ylabel("PSNR (dB)" if network.endswith("denoise") else "accuracy (%)")
     panel.legend()
 
