@@ -66,15 +66,15 @@ class Net(nn.Module):
         return self.b(self.code(self, self.a(x)))
 
 
-def check(code: Callable[[nn.Module, Tensor], Tensor]) -> float:
+def check(code: Callable[[nn.Module, Tensor], Tensor], x: Tensor = X) -> float:
     """Remove two channels, without any probing, and verify."""
     torch.manual_seed(0)
     net = Net(code).eval()
-    found = trace(net, X)
+    found = trace(net, x)
     structure = Structure(found, find_groups(found, "inner"), Assumptions())
     kept = np.array([True, False, True, True, False, True])
     small = operate(net, surgery(structure.trace, structure.grouping, kept))
-    return verify(net, small, X, structure.trace, structure.grouping, kept)
+    return verify(net, small, x, structure.trace, structure.grouping, kept)
 
 
 def _shifted(x: Tensor, shifts: bool) -> Tensor:
@@ -95,6 +95,11 @@ def test_what_differs_on_another_input_is_named(
 ) -> None:
     with pytest.raises(VerificationError, match=f"differ by .* on {named}"):
         check(code)
+
+
+def test_images_of_a_batch_that_change_places_are_seen() -> None:
+    with pytest.raises(VerificationError, match=r"differ by .* on a batch of 3"):
+        check(lambda self, x: x.flip(0, 2) if x.shape[1] < 6 else x.flip(2), X[:1])
 
 
 def test_what_differs_on_smaller_images_is_named() -> None:

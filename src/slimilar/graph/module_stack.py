@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 from torch import nn
+from torch.utils.hooks import RemovableHandle
 
 OnLeave = Callable[[str, nn.Module, Any], None]  # path, module, what its forward returned
 
@@ -42,26 +43,28 @@ class ModuleStack:
         `by_hooks` is not needed: wrapped forwards save a tenth of an analysis. Modules whose own hooks run operators
         are always followed by hooks, which see these too.
         """
-        with ExitStack() as undo:
+        hooks: list[RemovableHandle] = []
+        wrapped: list[dict[str, Any]] = []
+        try:
             for path, module in self.modules.items():
                 if not path:
                     continue
-                if (
-                    by_hooks
-                    or module._forward_pre_hooks
-                    or module._forward_hooks
-                    or "forward" in vars(module)
-                ):
-                    self._hook(path, module, on_leave, undo)
+                own = vars(module)
+                if by_hooks or module._forward_pre_hooks or module._forward_hooks or "forward" in own:
+                    hooks += self._hook(path, module, on_leave)
                 else:
-                    vars(module)["forward"] = self._followed(path, module, on_leave)
-                    undo.callback(vars(module).pop, "forward", None)
+                    own["forward"] = self._followed(path, module, on_leave)
+                    wrapped.append(own)
             yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+            for own in wrapped:
+                own.pop("forward", None)
 
-    def _hook(self, path: str, module: nn.Module, on_leave: OnLeave, undo: ExitStack) -> None:
-        enter, leave = partial(self._enter, path), partial(self._leave, on_leave)
-        undo.callback(module.register_forward_pre_hook(enter, prepend=True).remove)
-        undo.callback(module.register_forward_hook(leave, always_call=True).remove)
+    def _hook(self, path: str, module: nn.Module, on_leave: OnLeave) -> Iterator[RemovableHandle]:
+        yield module.register_forward_pre_hook(partial(self._enter, path), prepend=True)
+        yield module.register_forward_hook(partial(self._leave, on_leave), always_call=True)
 
     def _followed(self, path: str, module: nn.Module, on_leave: OnLeave) -> Callable[..., Any]:
         """Return the forward of a module that enters and leaves the stack; code that asks sees its signature."""

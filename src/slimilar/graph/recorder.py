@@ -40,6 +40,14 @@ def _without_overload(name: str) -> str:
     return name.split(".")[0].replace("::", ".")
 
 
+def is_nothing(made: Any) -> bool:
+    """Tell whether a tensor that was made of nothing has no elements: every batch norm makes one beside its work.
+
+    That is not recorded. Should another operator take the tensor, it is a constant of the code.
+    """
+    return isinstance(made, Tensor) and not made.numel()
+
+
 class Recorder(TorchDispatchMode):
     """Record the operators and values of one forward pass, with the labels that a policy gives them."""
 
@@ -94,6 +102,8 @@ class Recorder(TorchDispatchMode):
             args, kwargs = map_tensors(self._on_meta, (args, kwargs))
             ins = [self._on_meta(t) for t in ins]
         name = name_of(func)
+        if name == "aten.empty" and is_nothing(result := func(*args, **kwargs)):
+            return result
         module, place, turn = self._stack.here(name)
         if name == "aten.index_select" and module in self._context.assumptions.selections:
             return self._select(func, args)

@@ -128,13 +128,13 @@ def plan_of(
 ) -> Plan:
     """Return the plan of a model whose inputs are checked; a `structure` found before spares a trace."""
     excluded = excluded_modules(model, options.exclude)
-    check_finite(model, named_tensors(model))
+    check_finite(model, held := named_tensors(model))
     options.check_needs(model, bool(images), images.labels is not None)
     structure = structure or find_structure(model, example, options.streams)
     if options.min_channels == 0:
         structure = with_branches(model, structure, excluded)
     costs = cost_model(structure.trace, structure.grouping)
-    tensors, criterion = widened(named_tensors(model)), options.made()
+    tensors, criterion = widened(held), options.made()
 
     def answers_on(data: CalibrationSet) -> Answers:
         sight = _sight(model, example, structure, costs, data, progress) if data else None

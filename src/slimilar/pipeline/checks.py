@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -27,23 +27,24 @@ def check_inputs(model: nn.Module, example: Example) -> nn.Module:
 
 def check_finite(model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
     """Refuse NaN, and infinity in parameters and in norms; other buffers hold it on purpose: masks, limits."""
-    bounds = {
-        f"{path}.{name}" if path else name
-        for path, module in named_modules(model).items()
-        if getattr(module, "running_var", None) is None
-        for name in module._buffers
-    }
     for name, tensor in tensors.items():
         if not tensor.is_floating_point() or tensor.is_meta:
             continue
         # A sum with NaN or infinity in it is not finite, and much cheaper than looking at each; it may overflow.
         if math.isfinite(tensor.detach().sum()):
             continue
-        sound, what = (
-            (~torch.isnan(tensor), "NaN") if name in bounds else (torch.isfinite(tensor), "NaN or infinity")
-        )
+        sound, what = torch.isfinite(tensor), "NaN or infinity"
+        if _may_hold_infinity(model, name):
+            sound, what = ~torch.isnan(tensor), "NaN"
         if not bool(sound.all()):
             raise InvalidInput(f"weights must be finite, got {what} in {name}; has training diverged?")
+
+
+def _may_hold_infinity(model: nn.Module, name: str) -> bool:
+    """Tell whether a name is that of a buffer of a module without running statistics."""
+    path, _, own = name.rpartition(".")
+    module = model.get_submodule(path)
+    return own in module._buffers and getattr(module, "running_var", None) is None
 
 
 def listed(exclude: str | nn.Module | Iterable[str | nn.Module]) -> tuple[str | nn.Module, ...]:
@@ -55,9 +56,9 @@ def listed(exclude: str | nn.Module | Iterable[str | nn.Module]) -> tuple[str | 
     return (exclude,) if isinstance(exclude, str | nn.Module) else tuple(exclude)
 
 
-def excluded_modules(model: nn.Module, exclude: Iterable[str | nn.Module]) -> set[str]:
+def excluded_modules(model: nn.Module, exclude: Sequence[str | nn.Module]) -> set[str]:
     """Return the names of all modules that are, or lie in, an excluded one."""
-    names = {id(m): n for n, m in named_modules(model).items()}
+    names = {id(m): n for n, m in named_modules(model).items()} if exclude else {}
     found = set()
     for entry in exclude:
         if isinstance(entry, nn.Module) and id(entry) not in names:

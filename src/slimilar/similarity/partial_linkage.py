@@ -48,6 +48,9 @@ class PartialLinkage:
     @property
     def is_uninformative(self) -> bool:
         """Whether all channels are equally far apart, so that there is no order."""
+        away = np.delete(self._away(0), 0) if len(self.units) > 2 else None
+        if away is not None and not is_constant(away.min(), away.max()):
+            return False  # the distances from one channel tell it already for nearly every layer
         return is_constant(*self.range)
 
     @cached_property

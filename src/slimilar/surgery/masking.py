@@ -18,9 +18,8 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from slimilar.graph.groups import Grouping
-from slimilar.graph.recorder import name_of
+from slimilar.graph.recorder import is_nothing, name_of
 from slimilar.graph.records import Trace
-from slimilar.surgery.convolutions import ConvolutionMemory
 from slimilar.surgery.rewrite import Kept, atoms_kept
 from slimilar.utils.modules import named_modules
 from slimilar.utils.pytree import operands
@@ -44,10 +43,9 @@ class Masked(TorchDispatchMode):
         """Nothing is compiled here; without this, torch wraps every call in a guard against it."""
         return False
 
-    def __init__(self, masks: Masks, memory: ConvolutionMemory | None = None) -> None:
+    def __init__(self, masks: Masks) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self.masks, self._memory = masks, memory or ConvolutionMemory()
-        self._memory.restart()
+        self.masks = masks
         self.names: list[str] = []
         self._turns: dict[str, int] = {}
         self._counts = True
@@ -57,6 +55,8 @@ class Masked(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         name = name_of(func)
+        if name == "aten.empty" and is_nothing(result := func(*args, **(kwargs or {}))):
+            return result
         self.names.append(name)
         if self._counts:
             kind = _ALIKE.get(name, name)
@@ -64,8 +64,6 @@ class Masked(TorchDispatchMode):
             self._turns[kind] = turn + 1
             if (kind, turn) in self.masks:
                 args = self._masked(args, self.masks[kind, turn])
-        if name == "aten.convolution" and not kwargs:
-            return self._memory.convolve(func, *args)
         return func(*args, **(kwargs or {}))
 
     def _masked(self, args: tuple[Any, ...], masks: list[tuple[int, int, Tensor]]) -> tuple[Any, ...]:

@@ -17,13 +17,16 @@ _SIDES = (32, 96)  # images twice as large are made as small as this: most netwo
 
 def random_like(example: Example, dtype: torch.dtype | None, device: torch.device) -> Example:
     """Return random numbers in the shapes of an example; whole numbers stay as they are."""
+    return fresh(map_tensors(lambda t: t.to(device, dtype if t.is_floating_point() else None), example))
+
+
+def fresh(example: Example) -> Example:
+    """Return other random numbers for those of an input: images that repeat would hide that they are mixed up."""
     generator = torch.Generator().manual_seed(0)
 
     def make(t: Tensor) -> Tensor:
-        if not t.is_floating_point():
-            return t.to(device)
-        noise = torch.randn(t.shape, generator=generator, dtype=torch.float32)
-        return noise.to(device=device, dtype=dtype or t.dtype)
+        noise = torch.randn(t.shape, generator=generator, dtype=torch.float32) if t.is_floating_point() else t
+        return noise.to(device=t.device, dtype=t.dtype)
 
     return map_tensors(make, example)
 
@@ -43,13 +46,17 @@ def other_inputs(example: Example, other_images: bool = True) -> Iterator[tuple[
     >>> [name for name, _ in other_inputs(torch.zeros(2, 3, 32, 32))]
     ['a batch of 1', 'a batch of 3', 'images of 48 by 48']
     """
-    batch = batch_size(example)
-    for size in (1, 3) if batch else ():
-        if size != batch:
-            yield _batch_name(size), rebatched(example, size)
+    for size in other_batches(example):
+        yield batch_name(size), rebatched(example, size)
     if other_images and _smallest_side(example) is not None:
         larger = _larger(example)
         yield image_name(larger), larger
+
+
+def other_batches(example: Example) -> list[int]:
+    """Return the batch sizes to try beside the example's; none where it has no batch."""
+    batch = batch_size(example)
+    return [size for size in (1, 3) if size != batch] if batch else []
 
 
 def combined_input(example: Example) -> tuple[list[str], Example] | None:
@@ -64,7 +71,7 @@ def combined_input(example: Example) -> tuple[list[str], Example] | None:
     if batch_size(example) in (0, 3) or _smallest_side(example) is None:
         return None
     larger = _larger(example)
-    return [_batch_name(3), image_name(larger)], rebatched(larger, 3)
+    return [batch_name(3), image_name(larger)], rebatched(larger, 3)
 
 
 def batch_size(example: Example) -> int:
@@ -72,7 +79,8 @@ def batch_size(example: Example) -> int:
     return next((len(t) for t in tensors_in(example) if t.ndim), 0)
 
 
-def _batch_name(size: int) -> str:
+def batch_name(size: int) -> str:
+    """Return how messages call a batch of another size."""
     return f"a batch of {size}"
 
 

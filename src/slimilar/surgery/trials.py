@@ -124,7 +124,9 @@ def _remove_some(structure: Structure, runs: dict[int, list[Atoms]]) -> Kept:
 def _free(structure: Structure, g: int) -> Atoms:
     """Return the units of a group that may leave, numbered over all groups."""
     group, start = structure.grouping.groups[g], structure.grouping.offsets[g]
-    found: Atoms = start + np.array([u for u in range(group.width) if u not in group.fixed], np.int64)
+    free = np.ones(group.width, np.bool_)
+    free[list(group.fixed)] = False
+    found: Atoms = start + np.flatnonzero(free)
     return found
 
 

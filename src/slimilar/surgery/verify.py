@@ -18,13 +18,17 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from slimilar.errors import VerificationError
 from slimilar.graph.groups import Grouping
 from slimilar.graph.records import Trace
-from slimilar.surgery.convolutions import ConvolutionMemory, RepeatedImages
 from slimilar.surgery.masking import Masked, Masks, masks_of, recurrent
 from slimilar.surgery.other_inputs import (
+    batch_name,
+    batch_size,
     combined_input,
+    fresh,
     image_name,
+    other_batches,
     other_inputs,
     random_like,
+    rebatched,
     with_small_images,
 )
 from slimilar.surgery.rewrite import Kept
@@ -33,6 +37,7 @@ from slimilar.utils.modules import copy_with, eval_view, named_modules, named_pa
 from slimilar.utils.precision import MinimumPrecision
 from slimilar.utils.pytree import Example, arguments, tensors_in
 
+_EXAMPLE = "the example's shape"
 _EQUAL = 1e-4  # of the largest value: a larger difference in float32 is decided in float64
 
 
@@ -63,16 +68,15 @@ def verify(
 
 
 class _Models:
-    """The original, masked, and the smaller model; convolutions of images that each has seen before are looked up."""
+    """The original, masked, and the smaller model."""
 
     def __init__(self, original: nn.Module, small: nn.Module, trace: Trace, masks: Masks) -> None:
         self.original, self.small, self._trace, self._masks = original, small, trace, masks
-        self._memory, self._images = ConvolutionMemory(), RepeatedImages()
 
     def expected(self, inputs: Example) -> tuple[list[Tensor], Masked]:
         """Return the outputs of the masked original, and what has run."""
         args, kwargs = arguments(inputs)
-        model, run = self.original, Masked(self._masks, self._memory)
+        model, run = self.original, Masked(self._masks)
         as_traced = _as_traced(model, self._trace, self._masks)
         with torch.no_grad(), as_traced, run.inside(recurrent(model)), run:
             found = model(*args, **kwargs)
@@ -84,8 +88,7 @@ class _Models:
 
     def error(self, expected: list[Tensor], inputs: Example) -> float:
         """Return the relative error of the smaller model."""
-        with self._images:
-            return difference(expected, plain_outputs(self.small, inputs))
+        return difference(expected, plain_outputs(self.small, inputs))
 
 
 def _errors(
@@ -107,7 +110,10 @@ def _errors(
 
 def _errors_on_all(models: _Models, example: Example, dtype: torch.dtype | None) -> dict[str, float]:
     inputs = random_like(example, dtype, next(iter(models.small.parameters())).device)
-    base, errors = _first_error(models, inputs)
+    base = next(with_small_images(inputs), inputs)
+    errors = _errors_in_one_batch(models, base, image_name(base) if base is not inputs else _EXAMPLE)
+    if not errors:
+        base, errors = _first_error(models, inputs)
     shrunk = base is not inputs
     if not shrunk:
         errors |= _combined_errors(models, base)
@@ -115,7 +121,7 @@ def _errors_on_all(models: _Models, example: Example, dtype: torch.dtype | None)
         if name in errors:
             continue
         try:
-            error = _error_at(models, other, by_image=True)
+            error = _error_at(models, fresh(other), by_image=True)
         except Exception as raised:
             raise VerificationError(f"on {name} the smaller model raised: {raised}") from raised
         if error is not None:
@@ -124,13 +130,33 @@ def _errors_on_all(models: _Models, example: Example, dtype: torch.dtype | None)
     return errors
 
 
+def _errors_in_one_batch(models: _Models, base: Example, name: str) -> dict[str, float]:
+    """Return the errors on batches of all sizes from one run of the original; nothing unless all is as it should be.
+
+    It runs on the largest batch. The smaller model runs on the first images of that, as many as each size says.
+    """
+    names = {batch_size(base): name} | {size: batch_name(size) for size in other_batches(base)}
+    many = fresh(rebatched(base, max(names)))
+    try:
+        expected, run = models.expected(many)
+        if not models.runs_as_traced(run) or not _follow_batch(expected, many):
+            return {}
+        errors = {
+            name: models.error([t[:size] if t.ndim else t for t in expected], rebatched(many, size))
+            for size, name in names.items()
+        }
+    except Exception:  # whatever the user's code raises for one of the sizes; each is tried alone then
+        return {}
+    return errors if all(error < _EQUAL for error in errors.values()) else {}
+
+
 def _first_error(models: _Models, inputs: Example) -> tuple[Example, dict[str, float]]:
     """Return an input with images as small as the model takes them, and the error on it; else the input itself."""
     for base in with_small_images(inputs):
         error = _error_at(models, base)
         if error is not None:
             return base, {image_name(base): error}
-    return inputs, {"the example's shape": _error_on_example(models, inputs)}
+    return inputs, {_EXAMPLE: _error_on_example(models, inputs)}
 
 
 def _combined_errors(models: _Models, inputs: Example) -> dict[str, float]:
@@ -140,7 +166,7 @@ def _combined_errors(models: _Models, inputs: Example) -> dict[str, float]:
         return {}
     names, larger = combined
     try:
-        error = _error_at(models, larger, by_image=True)
+        error = _error_at(models, fresh(larger), by_image=True)
     except Exception:  # raised again, and named, on one of the inputs that are covered
         return {}
     return dict.fromkeys(names, error) if error is not None and error < _EQUAL else {}

@@ -34,7 +34,7 @@ def check_model(model: object) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise InvalidInput(f"model must be a torch.nn.Module, got {type(model).__name__}")
     model = unwrap(model)
-    if any(type(p).__name__ in ("DTensor", "FlatParameter") for p in model.parameters()):
+    if any(type(p).__name__ in ("DTensor", "FlatParameter") for p in named_parameters(model).values()):
         raise InvalidInput(
             "model must hold whole parameters, got shards of them (FSDP or DTensor): gather the full state and load it "
             "into a plain model first"
