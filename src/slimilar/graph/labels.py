@@ -97,18 +97,17 @@ def roots(label: Atoms, pairs: Atoms) -> Atoms:
     Each round hangs the higher of two roots below the lower one and goes up from every atom to its root. As a root is
     the lowest of its class, the answer does not depend on the order of the pairs.
     """
-    label, (a, b) = label.copy(), pairs
+    a, b = label[pairs[0]], label[pairs[1]]
     while True:
-        one, other = label[a], label[b]
-        up, down = np.minimum(one, other), np.maximum(one, other)
-        apart = np.flatnonzero(up != down)
+        apart = np.flatnonzero(a != b)
         if not len(apart):
             return label
         a, b = a[apart], b[apart]
-        np.minimum.at(label, down[apart], up[apart])
-        above = label[label]
+        above = label.copy()
+        np.minimum.at(above, np.maximum(a, b), np.minimum(a, b))
         while not np.array_equal(above, label):
             label, above = above, above[above]
+        a, b = label[a], label[b]
 
 
 def numbered(label: Atoms) -> Atoms:
