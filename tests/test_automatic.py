@@ -146,9 +146,9 @@ def test_candidates_far_behind_get_no_second_look(monkeypatch: pytest.MonkeyPatc
         images: object,
         count: int,
         _: object,
-    ) -> dict[str, float]:
+    ) -> dict[str, Tensor]:
         looks.append((count, [c.name for c in found]))
-        return {c.name: told[count][c.name] for c in found}
+        return {c.name: torch.tensor([told[count][c.name]]) for c in found}
 
     monkeypatch.setattr(candidates, "_look", look)
     net, given = headed(), images(1)
@@ -158,7 +158,18 @@ def test_candidates_far_behind_get_no_second_look(monkeypatch: pytest.MonkeyPatc
     scores = candidates.held_out_scores(net, given, four, many)
     assert looks == [(32, ["a", "b", "c", "d"]), (128, ["a", "b"])]
     assert candidates.best(scores) == "b"  # "c" had 2.1, but on other images than "b"
-    assert scores == {"a": 3.0, "b": 2.8, "c": 3.0, "d": 9.0}
+    assert scores == pytest.approx({"a": 3.0, "b": 2.8, "c": 3.0, "d": 9.0})
+
+
+def test_candidates_surely_behind_get_no_second_look() -> None:
+    """Worse on every image by about the same, or by far less than images differ."""
+    generator = torch.Generator().manual_seed(0)
+    best = torch.rand(8, generator=generator, dtype=torch.float64)
+    noise = torch.randn(8, generator=generator, dtype=torch.float64)
+    assert candidates._is_behind(best + 0.1 + 0.03 * noise, best)
+    assert not candidates._is_behind(best + 0.1 + 0.3 * noise, best)
+    assert not candidates._is_behind(best, best)
+    assert not candidates._is_behind(best[:3] + 0.1, best[:3])  # three images tell nothing for sure
 
 
 def test_auto_says_so_where_images_are_too_few() -> None:

@@ -27,25 +27,41 @@ def divergence(given: Sequence[Tensor], wanted: Sequence[Tensor]) -> float:
     >>> divergence([maps + 1], [maps]), divergence([maps, maps], [maps, maps])
     (1.0, 0.0)
     """
-    total = 0.0
+    return float(divergence_by_image(given, wanted).mean())
+
+
+def divergence_by_image(given: Sequence[Tensor], wanted: Sequence[Tensor]) -> Tensor:
+    """Return what every image adds to the divergence, which is the mean of these.
+
+    An output that has another number of entries than there are images counts for all of them alike.
+    """
+    images = len(wanted[0]) if wanted and wanted[0].ndim else 1
+    total = torch.zeros(images, dtype=torch.float64)
     for a, b in zip(given, wanted, strict=True):
+        if not b.is_floating_point() or not b.numel():
+            continue
         if are_class_scores(b):
-            total += _of_scores(a, b)
-        elif b.is_floating_point():
-            total += float((a - b).square().sum() / _spread(b).clamp_min(_TINY))
-    return total if np.isfinite(total) else _WORST
+            found = _of_scores(a, b)
+        else:
+            entries = len(b) if b.ndim else 1
+            errors = (a - b).square().reshape(entries, -1).sum(1)
+            found = entries * errors / _spread(b).clamp_min(_TINY)
+        found = found.double().cpu()
+        total += found if len(found) == images else found.mean()
+    return total.nan_to_num(_WORST, _WORST, _WORST)
 
 
-def _of_scores(given: Tensor, wanted: Tensor) -> float:
+def _of_scores(given: Tensor, wanted: Tensor) -> Tensor:
     heat = temperature(wanted)
     p, q = ((exact(scores) / heat).log_softmax(1) for scores in (given, wanted))
     mean = q.logsumexp(0, keepdim=True) - float(np.log(len(q)))
-    said = _kl(mean.expand_as(q), q) if len(q) > 1 else 1.0
+    said = float(_kl(mean.expand_as(q), q).mean()) if len(q) > 1 else 1.0
     return _kl(p, q) / max(said, _TINY)
 
 
-def _kl(p: Tensor, q: Tensor) -> float:
-    return float(functional.kl_div(p, q, log_target=True, reduction="batchmean"))
+def _kl(p: Tensor, q: Tensor) -> Tensor:
+    """Return the KL divergence of the answer to every image."""
+    return functional.kl_div(p, q, log_target=True, reduction="none").flatten(1).sum(1)
 
 
 def _spread(output: Tensor) -> Tensor:

@@ -3,7 +3,7 @@
 Each candidate's consumers are fitted to three quarters of some images, and the divergence from the original is measured
 on the last quarter. The one with the least is carried out with all images. These fits are quick ones, the same for all
 candidates: kernels of several taps keep their shape, and consumers that lose no channel stay as they are. A first look
-at few images sorts out those that are far behind; only if others are left, more images decide between them.
+at few images sorts out those that are surely behind; only if others are left, more images decide between them.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from slimilar.calibration.calibration_set import CalibrationSet, Progress
-from slimilar.calibration.divergence import divergence
+from slimilar.calibration.divergence import divergence_by_image
 from slimilar.calibration.holdout import even_batches, hold_out
 from slimilar.calibration.several_inputs import as_example
 from slimilar.planning.cut import Cut
@@ -29,6 +29,7 @@ from slimilar.utils.pytree import Example, map_tensors
 ALTERNATIVES = ("magnitude-l2", "similarity")  # plain criteria that "auto" has to beat
 _LOOKS = (32, 128)  # images of the first look, and of the second; a quarter is measured on
 _FAR_BEHIND = 2.0  # times the divergence of the best: no look at more images would make up for that
+_SURELY = 4.0  # standard errors of the mean difference, image by image
 _MARGIN = 0.98  # an alternative must be better than noise
 
 
@@ -57,14 +58,27 @@ def held_out_scores(
     left = list(candidates)
     for count in sorted({min(count, len(images)) for count in _LOOKS}):
         found = _look(model, example, left, images, count, progress)
-        scores |= found
-        least = min(found.values())  # rounding may leave a divergence of nothing below zero
-        left = [c for c in left if found[c.name] <= max(least, _FAR_BEHIND * least)]
+        scores |= {name: float(gaps.mean()) for name, gaps in found.items()}
+        least = min(found.values(), key=lambda gaps: float(gaps.mean()))
+        left = [c for c in left if not _is_behind(found[c.name], least)]
         if len(left) == 1:
             break
     worst = max(scores[c.name] for c in left)
     behind = {c.name for c in candidates} - {c.name for c in left}
     return {name: max(score, worst) if name in behind else score for name, score in scores.items()}
+
+
+def _is_behind(gaps: Tensor, least: Tensor) -> bool:
+    """Tell whether a candidate is behind the best one so far or so surely that more images would not change it.
+
+    >>> best = torch.tensor([0.10, 0.30, 0.20, 0.40])
+    >>> _is_behind(2.1 * best, best), _is_behind(best + torch.tensor([0.1, -0.1, 0.1, -0.08]), best)
+    (True, False)
+    """
+    excess = gaps - least
+    if float(gaps.mean()) > max(float(least.mean()), _FAR_BEHIND * float(least.mean())):
+        return True  # rounding may leave a divergence of nothing below zero
+    return len(excess) > 3 and float(excess.mean()) > _SURELY * float(excess.std()) / len(excess) ** 0.5
 
 
 def _look(
@@ -74,8 +88,8 @@ def _look(
     images: CalibrationSet,
     count: int,
     progress: Progress | None,
-) -> dict[str, float]:
-    """Return the divergence of every candidate on a quarter of so many images."""
+) -> dict[str, Tensor]:
+    """Return the divergence of every candidate on each of a quarter of so many images."""
     parts = hold_out(_some(images, count))
     fit = images.only(torch.cat(parts.fit))
     settings = Settings(
@@ -89,8 +103,8 @@ def _look(
             model, example, candidate.plan, candidate.cut, "linear", calibration, images.seed, None, settings
         )
         given = [_outputs(made.model, example, batch) for batch in parts.measure]
-        gaps = [divergence(a, b) for a, b in zip(given, wanted, strict=True)]
-        found[candidate.name] = sum(gaps) / len(gaps)
+        gaps = [divergence_by_image(a, b) for a, b in zip(given, wanted, strict=True)]
+        found[candidate.name] = torch.cat(gaps)
         if progress is not None:
             progress(f"comparing plans on {count} images", i + 1, len(candidates))
     return found
