@@ -22,6 +22,7 @@ from slimilar.criteria import available, facts
 from slimilar.data import demo_images
 from slimilar.errors import SlimilarError
 from slimilar.models import demo_network
+from slimilar.utils.sampling import evenly
 
 DEMO = "slimilar:demo"
 PLAIN = ["--flops", "0.5", "--substitute", "none"]
@@ -61,7 +62,8 @@ def by_hand(images: torch.Tensor, labels: torch.Tensor) -> dict[str, list[int]]:
 
 def test_the_labels_of_a_dataset_reach_the_criterion(tmp_path):
     words = ["--criterion", "taylor", "--calibrate", "demo", "--images", "16", *PLAIN]
-    images = demo_images("train").first(16)
+    images = demo_images("train")
+    images = images.at(torch.from_numpy(evenly(len(images), 16)))
     found = kept(answer("prune", DEMO, *words, "-o", tmp_path))
     assert found == by_hand(images.tensor(), images.labels)
     assert found != by_hand(images.tensor(), (images.labels + 1) % 10)

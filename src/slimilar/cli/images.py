@@ -52,11 +52,14 @@ class ImageReader:
     def labelled(
         self, what: str, split: Literal["train", "test"], limit: int | None = None
     ) -> Images | ImageFiles:
-        """Return images with labels; files that cannot be read are left out and listed."""
+        """Return images with labels, taken evenly; files that cannot be read are left out and listed."""
+        import torch
+
         from slimilar.data import ImageFiles, dataset
+        from slimilar.utils.sampling import evenly
 
         found = dataset(what, split)
-        found = found if limit is None else found.first(limit)
+        found = found if limit is None else found.at(torch.from_numpy(evenly(len(found), limit)))
         if isinstance(found, ImageFiles):
             found = self._readable(found.prepared(self._preprocessing()))
         else:
@@ -154,12 +157,13 @@ class ImageReader:
 
         from slimilar.data import image_folder
         from slimilar.data.folder import unlabelled_files
+        from slimilar.utils.sampling import evenly
 
         place = path / "train" if (path / "train").is_dir() else path
         found = image_folder(place) if labels else unlabelled_files(place, limit)
         if labels:
             _check_classes(place, found, self.opened)
-            found = found.at(torch.linspace(0, len(found) - 1, min(limit, len(found))).round().long())
+            found = found.at(torch.from_numpy(evenly(len(found), limit)))
         found = self._readable(found.prepared(self._preprocessing()))
         self.out.note(f"calibration images: {self._how(found)}")
         return self._all(found)
@@ -173,7 +177,7 @@ class ImageReader:
 
         try:
             with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as arrays:
-                found, known = _first_arrays(path, arrays, limit, labels)
+                found, known = _some_arrays(path, arrays, limit, labels)
         except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
             if isinstance(error, InvalidInput):
                 raise
@@ -239,20 +243,22 @@ def _check_classes(place: Path, found: ImageFiles, opened: OpenedModel) -> None:
         )
 
 
-def _first_arrays(path: Path, arrays: Any, limit: int, labels: bool) -> tuple[Any, Any]:
-    """Return the first images of a file, and their labels: -1 where these are not asked for."""
+def _some_arrays(path: Path, arrays: Any, limit: int, labels: bool) -> tuple[Any, Any]:
+    """Return images of a file, taken evenly, and their labels: -1 where these are not asked for."""
     import numpy as np
+
+    from slimilar.utils.sampling import taken_evenly
 
     name = next((n for n in _ARRAYS if n in arrays), None)
     if name is None:
         raise InvalidInput(f"{path} must hold an array named {' or '.join(_ARRAYS)}, but holds none")
-    found = np.ascontiguousarray(arrays[name][:limit])
+    found = taken_evenly(arrays[name], limit)
     if not labels:
         return found, np.full(len(found), -1)
     beside = _ARRAYS[name]
     if beside not in arrays:
         raise InvalidInput(f"{path} must hold labels named {beside} beside its {name}, but holds none")
-    known = np.ascontiguousarray(arrays[beside][:limit])
+    known = taken_evenly(arrays[beside], limit)
     if known.shape != found.shape[:1] or known.dtype.kind not in "iu":
         raise InvalidInput(
             f"{path} must hold a whole number in {beside} for each image of {name}, but holds {known.dtype} of shape "

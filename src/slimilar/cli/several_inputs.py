@@ -15,9 +15,11 @@ if TYPE_CHECKING:
 
 
 def several_inputs(path: Path, opened: OpenedModel, limit: int) -> tuple[Tensor, ...]:
-    """Return the first samples of a file, input by input, as floats that are ready for the model."""
+    """Return samples of a file, taken evenly, input by input, as floats that are ready for the model."""
     import numpy as np
     import torch
+
+    from slimilar.utils.sampling import taken_evenly
 
     count = len(opened.shapes)
     if path.suffix != ".npz":
@@ -26,7 +28,7 @@ def several_inputs(path: Path, opened: OpenedModel, limit: int) -> tuple[Tensor,
         )
     try:
         with open(path, "rb") as stream, np.load(stream, allow_pickle=False) as arrays:
-            held = {name: np.ascontiguousarray(arrays[name][:limit]) for name in _names(path, opened, arrays)}
+            held = {name: taken_evenly(arrays[name], limit) for name in _names(path, opened, arrays)}
     except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
         if isinstance(error, InvalidInput):
             raise

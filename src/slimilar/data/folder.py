@@ -16,6 +16,7 @@ from torch import Tensor
 from slimilar.data.images import Images, Normalisation
 from slimilar.data.preprocessing import IMAGENET, Preprocessing
 from slimilar.errors import DataError
+from slimilar.utils.sampling import evenly
 
 SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".bmp", ".gif", ".ppm", ".tif", ".tiff", ".webp"})
 _UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
@@ -141,8 +142,7 @@ def unlabelled_files(path: str | Path, limit: int | None = None) -> ImageFiles:
         raise DataError(
             f"{root} must hold images ({', '.join(sorted(SUFFIXES))}), but holds none; check the path"
         )
-    count = len(files) if limit is None else min(limit, len(files))
-    chosen = tuple(files[i] for i in np.linspace(0, len(files) - 1, count).round().astype(int))
+    chosen = tuple(files if limit is None else [files[i] for i in evenly(len(files), limit)])
     return ImageFiles(chosen, torch.full((len(chosen),), -1), ())
 
 

@@ -25,6 +25,7 @@ from slimilar.reconstruction.least_squares import Settings
 from slimilar.surgery.verify import plain_outputs
 from slimilar.utils.modules import device_of
 from slimilar.utils.pytree import Example, map_tensors
+from slimilar.utils.sampling import evenly
 
 ALTERNATIVES = ("magnitude-l2", "similarity")  # plain criteria that "auto" has to beat
 _LOOKS = (32, 128)  # images of the first look, and of the second; a quarter is measured on
@@ -113,7 +114,7 @@ def _look(
 def _some(images: CalibrationSet, count: int) -> list[Tensor]:
     """Return batches of so many images, taken evenly."""
     assert images.images is not None
-    chosen = torch.linspace(0, len(images) - 1, count).round().long()
+    chosen = torch.from_numpy(evenly(len(images), count))
     return even_batches(images.images[chosen], images.batch_size)
 
 
