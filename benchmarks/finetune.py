@@ -4,10 +4,11 @@
     python benchmarks/finetune.py --data FOLDER --choose
 
 CIFAR-10: VGG-16 at a third and ResNet-56 at half of their FLOPs. Networks train on the first 45,000 training images and
-are scored on all test images. `--choose` compares settings on 2,000 of the other training images instead, after one
-pass over 4,500; the best was entered in `_finetune/tunings.py` by hand, for every start by itself. A run that is
-stopped is resumed. Rows are appended to benchmarks/results/finetune.jsonl (finetune-held-out.jsonl) as soon as they
-are known, the most telling first; the table is finetune.md, made again by `--epochs ""`.
+are scored on all test images. `--choose` compares settings on another network and dataset instead, ResNet-56 at half of
+its FLOPs on CIFAR-100, after one pass over 5,000 or 20,000 training images, scored on 5,000 test images; the best was
+entered in the recipe and in `_finetune/tunings.py` by hand, for every start by itself. A stopped run is resumed. Rows
+are appended to benchmarks/results/finetune.jsonl (finetune-choice.jsonl) as soon as they are known, the most
+telling first; the table is finetune.md, made again by `--epochs ""`.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import torch
 from _accuracy.images import FIT, load
 from _accuracy.methods import METHODS
 from _finetune.table import table
-from _finetune.tunings import CHOSEN, FLOPS, VARIATIONS, Tuning, schedule, trials
+from _finetune.tunings import CHOICE, CHOICE_FLOPS, CHOSEN, FLOPS, VARIATIONS, Tuning, schedule, trials
 from _results import RESULTS, opened
 from torch import nn
 
@@ -35,7 +36,8 @@ from slimilar.train import TrainingSettings, finetune
 from slimilar.utils.atomic import write_text
 from slimilar.utils.row_ledger import RowLedger
 
-PASS, HELD_OUT = 4_500, 2_000  # images that a trial of settings trains on, and is scored on
+SCORED = 5_000  # test images that a trial of settings is scored on
+_SHARE = {**FLOPS, CHOICE: CHOICE_FLOPS}
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,10 +63,10 @@ class Work:
     @cache  # noqa: B019
     def pruned(self, name: str, start: str) -> nn.Module:
         """Return a pruned network; what takes long is made once, and kept beside the runs."""
-        file = self.runs / f"{name}-{FLOPS[name]}-{start}-{self.seed}.safetensors"
+        file = self.runs / f"{name}-{_SHARE[name]}-{start}-{self.seed}.safetensors"
         if file.exists():
             return slimilar.load(file, pretrained(name, self.data).model)
-        made = METHODS[start][2](load(name, self.data, "held-out", 1, self.seed), FLOPS[name])
+        made = METHODS[start][2](load(name, self.data, "held-out", 1, self.seed), _SHARE[name])
         if start == "auto":  # others leave no record of what they removed, and take seconds
             slimilar.save(made, file)
         return made
@@ -79,7 +81,7 @@ def main() -> None:
     parser.add_argument("--starts", default="", help="only these, such as auto,none")
     parser.add_argument("--tunings", default="", help="only these, separated by semicolons")
     parser.add_argument("--epochs", default="1,3,10")
-    parser.add_argument("--choose", action="store_true", help="compare settings on held-out training images")
+    parser.add_argument("--choose", action="store_true", help="compare settings on another network")
     parser.add_argument("--runs", type=Path, default=Path("runs/finetune"), help="where runs are kept")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seeds", default="0")
@@ -92,41 +94,42 @@ def main() -> None:
     for seed in map(int, args.seeds.split(",")):
         work = Work(args.data, args.runs, seed, args.threads, args.images)
         if args.choose:
-            _choose(work, networks, starts)
+            _choose(work, starts)
         else:
             _score(work, (networks, starts, tunings, epochs))
-    write_text(RESULTS / "finetune.md", table(_ledger("finetune").rows, _ledger("finetune-held-out").rows))
+    write_text(RESULTS / "finetune.md", table(_ledger("finetune").rows, _ledger("finetune-choice").rows))
 
 
 def _ledger(name: str) -> RowLedger:
     return opened(RESULTS / f"{name}.jsonl", "benchmarks/_accuracy", "benchmarks/_finetune")
 
 
-def _choose(work: Work, networks: list[str], starts: list[str]) -> None:
-    """Compare settings after one pass over a part of the training images, on held-out ones."""
-    ledger = _ledger("finetune-held-out")
-    for network, start, name in trials():
-        if network in networks and start in starts:
+def _choose(work: Work, starts: list[str]) -> None:
+    """Compare settings after one pass over some training images of another dataset, on its test images."""
+    ledger = _ledger("finetune-choice")
+    for images, start, name in trials():
+        if start in starts:
             key = {
-                "network": network,
-                "flops": FLOPS[network],
-                "start": start,
-                "tuning": name,
+                "network": CHOICE, "flops": CHOICE_FLOPS, "start": start, "tuning": name, "training images": images,
                 "seed": work.seed,
-            }
-            ledger.row(key, partial(_trial, work, network, start, VARIATIONS[name]))
+            }  # fmt: skip
+            ledger.row(key, partial(_trial, work, images, start, VARIATIONS[name]))
 
 
-def _trial(work: Work, network: str, start: str, tuning: Tuning) -> dict[str, Any]:
-    found, train, _ = work.network(network)
-    held_out = train.at(torch.arange(FIT, FIT + HELD_OUT))
-    small = work.pruned(network, start)
+def _trial(work: Work, images: int, start: str, tuning: Tuning) -> dict[str, Any]:
+    found, train, test = work.network(CHOICE)
     result = finetune(
-        small, train.first(PASS), replace(tuning.recipe, epochs=1), test=held_out, settings=_settings(work, tuning),
+        work.pruned(CHOICE, start), _some(train, images, work.seed), replace(tuning.recipe, epochs=1),
+        test=_some(test, SCORED, work.seed), settings=_settings(work, tuning),
         teacher=None if tuning.teacher is None else found.model,
     )  # fmt: skip
     accuracy = {"pruned": _percent(result.start_accuracy), "accuracy": _percent(result.accuracy)}
-    return accuracy | {"training images": PASS, "held-out images": len(held_out), "threads": work.threads}
+    return accuracy | {"test images": SCORED, "threads": work.threads}
+
+
+def _some(images: Images, count: int, seed: int) -> Images:
+    """Return some images in random order: those of CIFAR-100 are sorted by class."""
+    return images.at(torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))[:count])
 
 
 def _score(work: Work, wanted: Sequence[Sequence[Any]]) -> None:

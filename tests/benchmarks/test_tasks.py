@@ -77,9 +77,10 @@ def test_letters_are_read_once_where_they_are_repeated():
 def test_the_pages_hold_every_row():
     page = table(rows("tasks"))
     assert all(f"{row['psnr']:.2f}" in page for row in rows("tasks") if row["task"] == "denoise")
-    tuned, trials = rows("finetune"), rows("finetune-held-out")
-    page = finetune_table(tuned, trials)
-    assert page.count("\n| vgg16") + page.count("\n| resnet56") == len(tuned) + len(trials)
+    tuned, chosen = rows("finetune"), rows("finetune-choice")
+    page = finetune_table(tuned, chosen)
+    assert page.count("\n| vgg16") + page.count("\n| resnet56") == len(tuned)
+    assert page.count("\n| prune()") + page.count("\n| similarity") == len(chosen)
 
 
 def test_all_starts_are_tuned_at_equal_cost_and_epochs():

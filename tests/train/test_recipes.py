@@ -71,3 +71,12 @@ def test_a_recipe_nobody_wrote():
         InvalidInput, match=r"recipe must be one of .* got 'paper-vgg16': did you mean paper-vgg"
     ):
         recipe("paper-vgg16")
+
+
+@pytest.mark.parametrize(("steps", "share"), [(10, 0.2), (50, 1.0), (500, 1.0)])
+def test_a_short_training_has_a_lower_rate(steps, share):
+    chosen = Recipe(epochs=2, batch_size=8, lr=0.1, schedule="one-cycle", full_rate_steps=100)
+    fitted = chosen.on(steps)
+    assert fitted.lr == pytest.approx(0.1 * share)
+    assert fitted.on(1) == fitted  # settled
+    assert Recipe(epochs=2, batch_size=8, lr=0.1).on(steps).lr == 0.1

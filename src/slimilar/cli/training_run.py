@@ -81,7 +81,7 @@ class TrainingCommand:
         if not self.opened.fitted:
             return "quick"
         self.out.note(
-            "recipe reconstructed (batch norms keep their statistics, small rate), because the model was fitted to "
+            "recipe reconstructed (batch norms keep their statistics), because the model was fitted to "
             f"{self.opened.fitted} images"
         )
         if not taught:
@@ -131,7 +131,10 @@ def precision_of(amp: str) -> Precision:
 def changed_recipe(name: str, epochs: int | None, lr: float | None, freeze: bool | None = None) -> Recipe:
     from slimilar.train import recipe
 
-    changes: dict[str, Any] = {"epochs": epochs, "lr": lr, "freeze_statistics": freeze}
+    full = None if lr is None else 0  # a rate that is asked for holds for a training of any length
+    changes: dict[str, Any] = {
+        "epochs": epochs, "lr": lr, "freeze_statistics": freeze, "full_rate_steps": full,
+    }  # fmt: skip
     return dataclasses.replace(
         recipe(name), **{key: value for key, value in changes.items() if value is not None}
     )

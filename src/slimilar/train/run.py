@@ -77,7 +77,7 @@ class TrainingRun:
         # Seeded at each step, so that dropout needs no saved state. The 1 separates it from the augmentation,
         # because a seed does not change by zeros at its end.
         torch.manual_seed(mixed_seed(self.settings.seed, state.epoch, state.step, 1 + self.context.rank))
-        lr = self.recipe.learning_rate(state.epoch + state.step / steps)
+        lr = self.recipe.on(steps).learning_rate(state.epoch + state.step / steps)
         for group in state.optimiser.param_groups:
             group["lr"] = lr
         state.optimiser.zero_grad()
