@@ -16,6 +16,7 @@ from torch import nn
 
 from slimilar.deploy.extras import require
 from slimilar.deploy.onnx import export_onnx
+from slimilar.deploy.onnx_session import session_options
 from slimilar.utils.devices import synchronize
 from slimilar.utils.modules import copy_with, device_of
 from slimilar.utils.pytree import Example, arguments, tensors_in
@@ -72,8 +73,7 @@ def _in_pytorch(model: nn.Module, example: Example) -> list[LayerTime]:
 def _in_onnxruntime(model: nn.Module, example: Example) -> list[LayerTime]:
     """Take the times of all nodes from ONNX Runtime's profile: what is left after it has fused them."""
     runtime = require("onnxruntime")
-    options = runtime.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()
+    options = session_options()
     options.enable_profiling = True
     with tempfile.TemporaryDirectory() as folder:
         options.profile_file_prefix = str(Path(folder) / "profile")

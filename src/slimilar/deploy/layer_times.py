@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from slimilar.deploy.extras import require
+from slimilar.deploy.onnx_session import session_options
 from slimilar.planning.rounding import AUTO
 from slimilar.planning.time_model import LayerShape, LayerTimes, TimeTable
 from slimilar.utils.atomic import write_text
@@ -150,8 +151,7 @@ def _in_onnxruntime(shape: LayerShape, inputs: int, outputs: int, device: torch.
     """Take the time of the convolution from ONNX Runtime's profile."""
     runtime = require("onnxruntime")
     model, x = _onnx_layer(shape, inputs, outputs)
-    options = runtime.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()
+    options = session_options()
     options.enable_profiling = True
     with tempfile.TemporaryDirectory() as folder:
         options.profile_file_prefix = str(Path(folder) / "layer")

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from slimilar.deploy.extras import require
 from slimilar.deploy.latency import Timings, measure
+from slimilar.deploy.onnx_session import session_options
 from slimilar.errors import InvalidInput, Option
 from slimilar.utils.atomic import replacing
 
@@ -54,8 +55,7 @@ class OnnxSession(nn.Module):
     def __init__(self, file: Path) -> None:
         super().__init__()
         runtime = require("onnxruntime")
-        options = runtime.SessionOptions()
-        options.intra_op_num_threads = torch.get_num_threads()
+        options = session_options()
         self.session = runtime.InferenceSession(
             file.read_bytes(), options, providers=["CPUExecutionProvider"]
         )

@@ -19,6 +19,7 @@ from torch import nn
 
 from slimilar.deploy.extras import require
 from slimilar.deploy.onnx import export_onnx
+from slimilar.deploy.onnx_session import session_options
 from slimilar.errors import InvalidInput, Option
 from slimilar.utils.checks import check_positive_integer
 from slimilar.utils.devices import device_name
@@ -82,8 +83,7 @@ def onnxruntime_file(
         raise InvalidInput(
             f"ONNX Runtime must have {providers[0]}, got {', '.join(offered)}: install onnxruntime-gpu"
         )
-    options = runtime.SessionOptions()
-    options.intra_op_num_threads = torch.get_num_threads()
+    options = session_options()
     session = runtime.InferenceSession(file.read_bytes(), options, providers=list(providers))
     given = zip(session.get_inputs(), tensors_in(arguments(example)), strict=True)
     feed = {entry.name: (t.half() if "float16" in entry.type else t).cpu().numpy() for entry, t in given}
