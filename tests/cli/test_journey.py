@@ -21,35 +21,13 @@ from typer.testing import CliRunner
 
 from helpers.paths import DOCS
 from helpers.program import Program
+from helpers.scripts import script
 from slimilar.cli import app
-from slimilar.data import demo_images
 from slimilar.deploy.model_names import parse
 from slimilar.deploy.sources import build
 
-NETWORK = """
-import torch
-from torch import nn
-
-class Block(nn.Module):
-    def __init__(self, channels):
-        super().__init__()
-        self.conv1 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(channels)
-        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(channels)
-
-    def forward(self, x):
-        return torch.relu(x + self.bn2(self.conv2(torch.relu(self.bn1(self.conv1(x))))))
-
-class MyNetwork(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, 16, 3, 2, 1, bias=False), nn.BatchNorm2d(16), nn.ReLU())
-        self.blocks = nn.Sequential(Block(16), Block(16))
-        self.head = nn.Linear(16, 2)
-
-    def forward(self, x):
-        return self.head(self.blocks(self.stem(x)).mean((2, 3)))
+STAND_INS = script("stand_ins")
+MORE = """
 
 class Pair(nn.Module):
     def __init__(self):
@@ -59,6 +37,7 @@ class Pair(nn.Module):
 
     def forward(self, image, depth):
         return self.head(torch.cat([self.left(image), self.right(depth)], 1)).mean((2, 3))
+
 
 class WithoutNorms(nn.Sequential):
     def __init__(self):
@@ -74,25 +53,12 @@ PLAIN = ["--mean", "0.5,0.5,0.5", "--std", "0.25,0.25,0.25"]
 def home(tmp_path_factory) -> Path:
     """A folder with net.py, weights in three wrappings, and photos: two classes, one file that cannot be read."""
     folder = tmp_path_factory.mktemp("home")
-    (folder / "net.py").write_text(NETWORK)
-    torch.manual_seed(0)
-    model = build(parse(f"{folder}/net.py:MyNetwork"))
-    for module in model.modules():
-        if isinstance(module, torch.nn.BatchNorm2d):
-            torch.nn.init.normal_(module.weight, 1, 0.3)
-            torch.nn.init.normal_(module.bias, 0, 0.3)
-    state = model.state_dict()
+    state = STAND_INS.write_network(folder, MORE).state_dict()
     save_file(state, folder / "plain.safetensors")
     torch.save({"epoch": 3, "state_dict": state}, folder / "wrapped.pt")
     torch.save({f"module.{name}": tensor for name, tensor in state.items()}, folder / "parallel.pth")
-    for split, source in (("train", demo_images("train")), ("test", demo_images("test"))):
-        for label, name in enumerate(("airplane", "frog")):
-            place = folder / "photos" / split / name
-            place.mkdir(parents=True)
-            chosen = source.images[source.labels == (0, 6)[label]][:20]
-            for i, pixels in enumerate(chosen.numpy()):
-                Image.fromarray(pixels).save(place / f"{i:02}.png")
-    (folder / "photos" / "test" / "frog" / "torn.jpg").write_bytes(b"\xff\xd8\xff not a photo")
+    STAND_INS.write_photos(folder / "photos")
+    (folder / "photos" / "test" / "dog" / "torn.jpg").write_bytes(b"\xff\xd8\xff not a photo")
     return folder
 
 
@@ -147,7 +113,7 @@ def small(home) -> str:
 
 def test_prune_says_what_it_does_and_what_comes_next(home, small):
     assert "32x32 images as they are; normalised with mean 0.5 0.5 0.5, std 0.25 0.25 0.25" in small
-    assert "1 of 41 image files cannot be read and are left out: photos/test/frog/torn.jpg" in small
+    assert "1 of 41 image files cannot be read and are left out: photos/test/dog/torn.jpg" in small
     count = len(list((home / "photos" / "train").rglob("*.png")))
     assert f"calibrating on {count} images of photos; that is few: 128 or more keep more accuracy" in small
     assert re.search(r"accuracy [0-9.]+ % [0-9.]+ % [+-][0-9.]+ points", small)
@@ -216,7 +182,7 @@ def test_accuracy_is_that_of_the_pixels_as_they_are(slimilar, home):
     model = build(parse(f"{home}/net.py:MyNetwork"))
     model.load_state_dict(torch.load(home / "wrapped.pt")["state_dict"])
     right, count = 0, 0
-    for label, name in enumerate(("airplane", "frog")):
+    for label, name in enumerate(("cat", "dog")):
         pixels = np.stack(
             [np.asarray(Image.open(f)) for f in sorted((home / "photos/test" / name).glob("*.png"))]
         )
@@ -306,7 +272,7 @@ def test_a_network_with_two_inputs_is_calibrated_from_a_file(slimilar, home):
 
 def test_five_images_are_too_few_and_not_used(slimilar, home):
     (home / "five").mkdir()
-    for file in sorted((home / "photos/train/frog").glob("*.png"))[:5]:
+    for file in sorted((home / "photos/train/dog").glob("*.png"))[:5]:
         shutil.copy(file, home / "five")
     said = slimilar("prune", *MINE, "--flops", "0.6", *PLAIN, "--calibrate", "five", "-o", "from-five")
     assert "5 images are too few to fit to some and measure on others, so none is used" in said
