@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -81,7 +82,7 @@ def main(folder: Path) -> None:
     torch.save({"state_dict": weights, "epoch": 9}, folder / "trained.pt")
     write_photos(folder / "photos")
     slimilar.save(demo_network(), folder / "saved.safetensors", source="slimilar:demo")
-    arrays = {}
+    arrays: dict[str, Any] = {}  # as `savez` declares it
     for split in ("train", "test"):
         few = demo_images(split).first(_ROWS)
         arrays |= {f"x_{split}": few.images.numpy(), f"y_{split}": few.labels.numpy()}

@@ -39,6 +39,11 @@ class Pair(nn.Module):
         return self.head(torch.cat([self.left(image), self.right(depth)], 1)).mean((2, 3))
 
 
+class Dense(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 4, 1))
+
+
 class WithoutNorms(nn.Sequential):
     def __init__(self):
         super().__init__(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 8, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1),
@@ -117,6 +122,7 @@ def test_prune_says_what_it_does_and_what_comes_next(home, small):
     count = len(list((home / "photos" / "train").rglob("*.png")))
     assert f"calibrating on {count} images of photos; that is few: 128 or more keep more accuracy" in small
     assert re.search(r"accuracy [0-9.]+ % [0-9.]+ % [+-][0-9.]+ points", small)
+    assert f"reconstruction least squares on {count} images" in small
     assert sorted(file.name for file in (home / "small").iterdir()) == [
         "model.safetensors", "plan.json", "recipe.yaml", "report.html"
     ]  # fmt: skip
@@ -141,6 +147,23 @@ def test_the_commands_that_come_next_work_as_they_are_printed(slimilar, home, sm
         "evaluate", "finetuned/model.safetensors", "--base", "net.py:MyNetwork", "--data", "photos"
     )
     assert "mean 0.5 0.5 0.5, std 0.25 0.25 0.25" in tuned  # as it was pruned and fine-tuned
+
+
+def test_a_file_may_be_named_instead_of_a_folder(slimilar, home):
+    said = slimilar("prune", *MINE, "--flops", "0.6", "-o", "one.safetensors")
+    assert "reconstruction gaussian (data-free)" in said
+    assert sorted(file.name for file in home.glob("one.*")) == [
+        "one.plan.json", "one.recipe.yaml", "one.report.html", "one.safetensors"
+    ]  # fmt: skip
+    assert "reconstruction gaussian (data-free)" in slimilar("inspect", "one.safetensors")
+    assert "the model is identical" in slimilar("run", "one.recipe.yaml", "-o", "other.safetensors")
+
+
+def test_what_scores_no_classes_is_not_to_be_evaluated(slimilar):
+    said = slimilar("prune", "net.py:Dense", "--input", "3x16x16", "--flops", "0.6", "--round-to", "1",
+                    "--criterion", "magnitude-l1", "-o", "dense")  # fmt: skip
+    following = re.findall(r"slimilar (\w+) ", said[said.index("Next") :])
+    assert following == ["bench", "export"]
 
 
 def commands_of(page: str) -> list[list[str]]:
@@ -307,6 +330,8 @@ def test_weights_in_other_wrappings_and_a_dry_run(slimilar, home, weights):
         ("prune net.py:MyNetwork --weights wrapped.pt --input 3x32x32 --flops 1.5 -o x", 2, "a share of at most 1"),
         ("prune net.py:MyNetwork --weights wrapped.pt --input 3x32x32 --flops 100G -o x", 2, "nothing would be pruned"),
         ("prune net.py:MyNetwork --weights wrapped.pt --input 3x32x32 --flops 0.5 -o net.py/x", 2, "can be written to"),
+        ("prune net.py:MyNetwork --weights wrapped.pt --input 3x32x32 --flops 0.5 -o small.pt", 2,
+         "pass a name without .pt, such as small"),
         ("analyze net.py --input 3x32x32", 2, "did you mean net.py:Block, net.py:MyNetwork, net.py:Pair,"),
         ("analyze wrapped.pt", 2, "path/file.py:MyNetwork --weights wrapped.pt"),
         ("analyze net.py:MyNetwork --weights photos --input 3x32x32", 1, "but is a folder"),
