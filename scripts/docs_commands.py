@@ -65,6 +65,8 @@ _SMALLER = (
     (r"slimilar train MODEL --for CRITERION$",
      "slimilar train slimilar:demo --for slimming --data demo --recipe quick --limit 64 --epochs 1",
      "smaller: 64 images, one epoch"),
+    (r"accelerate launch (.*)", r"accelerate-launch \1",
+     "by its other name: `accelerate` itself also imports timm and torchvision"),
     (r"slimilar prune --latency 12ms$", "slimilar prune slimilar:demo --latency 12ms -o by-time", "with a model"),
 )  # fmt: skip
 
