@@ -40,10 +40,14 @@ _PLACEHOLDERS = {
     "CRITERION": "slimming",
     "FOLDER": "{data}",
 }
+_ONE_FOLDER = "smaller: one folder of tests"
 # Commands that are run in another way: what is typed, what is run, and why.
 _SMALLER = (
-    (r"make test$", 'make test ARGS="tests/similarity"', "smaller: one folder of tests"),
+    (r"make test$", 'make test ARGS="tests/similarity"', _ONE_FOLDER),
     (r"make (test-slow|test-zoo|test-engines)$", r"make -n \1", "named only: takes the better part of an hour"),
+    (r'make test ARGS="-k similarity"$', 'make test ARGS="-k similarity tests/similarity"', _ONE_FOLDER),
+    (r"make site-walk$", "make -n site-walk", "named only: takes minutes of a browser"),
+    (r"make screenshots$", "make -n screenshots", "named only: it would draw the images of the documentation anew"),
     (r"make docs-commands$", "make -n docs-commands", "named only: it is what made this record"),
     (r"make package$", "make -n package", "named only: recorded in package.txt"),
     (r"make bench( DATA=\S+)?$", r"make bench\1 ARGS=--list", "listed only: takes hours"),
