@@ -225,9 +225,9 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="say what would be run")
     given = parser.parse_args()
     wanted = set(given.only.split(",")) - {""}
-    chosen = [
-        page for page in pages() if not wanted or page.name in wanted or str(page.relative_to(ROOT)) in wanted
-    ]
+    paths = {str(page.relative_to(ROOT)): page for page in pages()}
+    names = wanted - set(paths)  # README.md is one page, though another folder has one too
+    chosen = [page for path, page in paths.items() if not wanted or path in wanted or page.name in names]
     if given.list:
         for command in [c for page in chosen for c in commands(page)]:
             print(
