@@ -69,6 +69,7 @@ _SMALLER = (
     (r"slimilar train MODEL --for CRITERION$",
      "slimilar train slimilar:demo --for slimming --data demo --recipe quick --limit 64 --epochs 1",
      "smaller: 64 images, one epoch"),
+    (r"(slimilar reproduce .*) --out results$", r"\1 --out {scratch}/results", "with its results elsewhere"),
     (r"accelerate launch (.*)", r"accelerate-launch \1",
      "by its other name: `accelerate` itself also imports timm and torchvision"),
     (r"slimilar prune --latency 12ms$", "slimilar prune slimilar:demo --latency 12ms -o by-time", "with a model"),
@@ -87,7 +88,7 @@ class Command:
     @property
     def in_checkout(self) -> bool:
         """Whether it is meant for the top folder of the clone."""
-        return self.run.startswith(("make", "python", "pip", "test"))
+        return self.run.startswith(("make", "python", "pip", "test", "slimilar reproduce"))
 
 
 def commands(page: Path) -> list[Command]:
