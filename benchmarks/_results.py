@@ -37,7 +37,9 @@ def print_header(command: str, seed: int) -> None:
 
 def header(command: str, seed: int) -> str:
     """Return what stands above a table of text: command, seed, versions, hardware, commit."""
-    made_by = provenance.header(command, seed, commit("benchmarks"))
+    # Results that were written meanwhile are no changes of what measures.
+    code = commit("benchmarks", ":(exclude)benchmarks/results")
+    made_by = provenance.header(command, seed, code)
     used = ", ".join(f"{name} {version}" for name, version in provenance.versions().items())
     load = f", load {os.getloadavg()[0]:.1f}" if hasattr(os, "getloadavg") else ""
     return (

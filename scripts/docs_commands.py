@@ -5,8 +5,9 @@
     python scripts/docs_commands.py --clone FOLDER --only latency.md,export.md
 
 Commands are those in blocks marked `sh` and in code spans. A page's commands run in order, in a folder of its own with
-stand-ins for what a reader has: net.py, weights, photos, a saved model. What takes hours runs smaller, or shows only
-that it is there; the record says which. Writes benchmarks/results/docs-commands.txt; rows of other pages stay.
+what scripts/stand_ins.py writes for a reader's files: net.py, weights, photos, a saved model. What takes hours runs
+smaller, or shows only that it is there; the record says which. Writes benchmarks/results/docs-commands.txt: every row
+has the commit that the clone was at; rows of other pages stay.
 """
 
 from __future__ import annotations
@@ -39,19 +40,23 @@ _PLACEHOLDERS = {
     "CRITERION": "slimming",
     "FOLDER": "{data}",
 }
+_ONE_FOLDER = "smaller: one folder of tests"
 # Commands that are run in another way: what is typed, what is run, and why.
 _SMALLER = (
-    (r"make test$", 'make test ARGS="tests/similarity"', "smaller: one folder of tests"),
+    (r"make test$", 'make test ARGS="tests/similarity"', _ONE_FOLDER),
     (r"make (test-slow|test-zoo|test-engines)$", r"make -n \1", "named only: takes the better part of an hour"),
+    (r'make test ARGS="-k similarity"$', 'make test ARGS="-k similarity tests/similarity"', _ONE_FOLDER),
+    (r"make site-walk$", "make -n site-walk", "named only: takes minutes of a browser"),
+    (r"make screenshots$", "make -n screenshots", "named only: it would draw the images of the documentation anew"),
     (r"make docs-commands$", "make -n docs-commands", "named only: it is what made this record"),
     (r"make package$", "make -n package", "named only: recorded in package.txt"),
     (r"make bench( DATA=\S+)?$", r"make bench\1 ARGS=--list", "listed only: takes hours"),
     (
-        r"python benchmarks/(accuracy|finetune|tasks|zoo|latency|onnx_files)\.py.*",
+        r"python benchmarks/(accuracy|finetune|tasks|zoo|latency|onnx_files|onnx_round_trips)\.py.*",
         r"python benchmarks/\1.py --help",
         "help only: takes hours",
     ),
-    (r"python benchmarks/(few_images|report)\.py$", r"test -f benchmarks/\1.py", "named only: takes minutes"),
+    (r"python benchmarks/(few_images|report|widths)\.py$", r"test -f benchmarks/\1.py", "named only: takes minutes"),
     (r"python -m experiments NAME.*", "python -m experiments bound --scale tiny --out {scratch}/results", "scale tiny"),
     (r"python -m experiments\.(bases|short_recipe).*", r"python -m experiments.\1 --help", "help only: takes hours"),
     (
@@ -64,65 +69,11 @@ _SMALLER = (
     (r"slimilar train MODEL --for CRITERION$",
      "slimilar train slimilar:demo --for slimming --data demo --recipe quick --limit 64 --epochs 1",
      "smaller: 64 images, one epoch"),
+    (r"(slimilar reproduce .*) --out results$", r"\1 --out {scratch}/results", "with its results elsewhere"),
+    (r"accelerate launch (.*)", r"accelerate-launch \1",
+     "by its other name: `accelerate` itself also imports timm and torchvision"),
     (r"slimilar prune --latency 12ms$", "slimilar prune slimilar:demo --latency 12ms -o by-time", "with a model"),
 )  # fmt: skip
-
-_NETWORK = """
-import torch
-from torch import nn
-
-
-class Block(nn.Module):
-    def __init__(self, channels):
-        super().__init__()
-        self.conv1 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(channels)
-        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(channels)
-
-    def forward(self, x):
-        return torch.relu(x + self.bn2(self.conv2(torch.relu(self.bn1(self.conv1(x))))))
-
-
-class MyNetwork(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, 32, 3, 2, 1, bias=False), nn.BatchNorm2d(32), nn.ReLU())
-        self.blocks = nn.Sequential(Block(32), Block(32))
-        self.head = nn.Linear(32, 2)
-
-    def forward(self, x):
-        return self.head(self.blocks(self.stem(x)).mean((2, 3)))
-"""
-# Runs in the clone's environment, in the folder of a page.
-_STAND_INS = """
-import torch, numpy as np, slimilar
-from PIL import Image
-from net import MyNetwork
-from slimilar.data import demo_images
-from slimilar.models import demo_network
-from pathlib import Path
-
-torch.manual_seed(0)
-model = MyNetwork()
-for module in model.modules():
-    if isinstance(module, torch.nn.BatchNorm2d):
-        torch.nn.init.normal_(module.weight, 1, 0.3)
-        torch.nn.init.normal_(module.bias, 0, 0.3)
-torch.save(model.state_dict(), "weights.pt")
-torch.save({"state_dict": model.state_dict(), "epoch": 9}, "trained.pt")
-for split in ("train", "test"):
-    images = demo_images(split)
-    for label, name in ((3, "cat"), (5, "dog")):
-        folder = Path("photos", split, name)
-        folder.mkdir(parents=True)
-        for i, pixels in enumerate(images.images[images.labels == label][:24].numpy()):
-            Image.fromarray(pixels).save(folder / f"{i}.png")
-slimilar.save(demo_network(), "saved.safetensors", source="slimilar:demo")
-few = {split: demo_images(split).first(128) for split in ("train", "test")}
-np.savez("cifar10.npz", **{f"{axis}_{split}": (d.images if axis == "x" else d.labels).numpy()
-                           for split, d in few.items() for axis in "xy"})
-"""
 
 
 @dataclass(frozen=True)
@@ -137,7 +88,7 @@ class Command:
     @property
     def in_checkout(self) -> bool:
         """Whether it is meant for the top folder of the clone."""
-        return self.run.startswith(("make", "python", "pip", "test"))
+        return self.run.startswith(("make", "python", "pip", "test", "slimilar reproduce"))
 
 
 def commands(page: Path) -> list[Command]:
@@ -177,19 +128,34 @@ def cloned(folder: Path) -> Path:
     return folder
 
 
+@dataclass(frozen=True)
+class Workplace:
+    """Where the commands of a page run."""
+
+    clone: Path
+    commit: str  # of the clone when the page began
+    scratch: Path  # the page's own folder
+    data: Path | None
+    environment: dict[str, str]
+
+
 def run_page(page: Path, clone: Path, data: Path | None) -> list[str]:
     """Run the commands of a page and return a row for each."""
     wanted = commands(page)
     if not wanted:
         return []
     with tempfile.TemporaryDirectory(prefix="slimilar-docs-") as name:
-        scratch = Path(name)
-        environment = _environment(clone, data)
-        (scratch / "net.py").write_text(_NETWORK, encoding="utf-8")
-        subprocess.run(
-            [clone / ".venv/bin/python", "-c", _STAND_INS], cwd=scratch, env=environment, check=True
-        )
-        return [_row(command, scratch, clone, data, environment) for command in wanted]
+        place = Workplace(clone, _commit(clone), Path(name), data, _environment(clone, data))
+        stand_ins = [clone / ".venv/bin/python", clone / "scripts/stand_ins.py", place.scratch]
+        subprocess.run(stand_ins, env=place.environment, check=True)
+        return [_row(command, place) for command in wanted]
+
+
+def _commit(clone: Path) -> str:
+    done = subprocess.run(
+        ["git", "rev-parse", "--short", "HEAD"], cwd=clone, check=True, capture_output=True, text=True
+    )
+    return done.stdout.strip()
 
 
 def _environment(clone: Path, data: Path | None) -> dict[str, str]:
@@ -202,39 +168,46 @@ def _environment(clone: Path, data: Path | None) -> dict[str, str]:
     return outside | here | ({} if data is None else {"SLIMILAR_DATA": str(data)})
 
 
-def _row(command: Command, scratch: Path, clone: Path, data: Path | None, environment: dict[str, str]) -> str:
-    if data is None and ("{data}" in command.run or "cifar10 --data cifar10" in command.run):
-        return _told("-", 0, command, "left out: needs --data FOLDER")
-    line = command.run.replace("{data}", str(data)).replace("{scratch}", str(scratch))
-    place = clone if command.in_checkout else scratch
+def _row(command: Command, place: Workplace) -> str:
+    if place.data is None and ("{data}" in command.run or "cifar10 --data cifar10" in command.run):
+        return _told("-", 0, place, command, "left out: needs --data FOLDER")
+    line = command.run.replace("{data}", str(place.data)).replace("{scratch}", str(place.scratch))
     start = time.perf_counter()
     try:
         done = subprocess.run(
-            line, shell=True, executable="/bin/bash", cwd=place, env=environment, capture_output=True, text=True,
-            timeout=_LIMIT,
+            line, shell=True, executable="/bin/bash", cwd=place.clone if command.in_checkout else place.scratch,
+            env=place.environment, capture_output=True, text=True, timeout=_LIMIT,
         )  # fmt: skip
         code, said = str(done.returncode), done.stdout + done.stderr
     except subprocess.TimeoutExpired:
         code, said = "time", f"no end after {_LIMIT} s"
-    row = _told(code, time.perf_counter() - start, command, command.why)
+    row = _told(code, time.perf_counter() - start, place, command, command.why)
     print(row if code == "0" else f"{row}\n{said[-3000:]}", flush=True)
     return row
 
 
-def _told(code: str, seconds: float, command: Command, note: str) -> str:
-    return f"{code:>4} {seconds:7.1f}   {command.page:<27} {command.text}" + (f"   [{note}]" if note else "")
+_HEADING = "exit seconds   commit    page                        command"
+
+
+def _told(code: str, seconds: float, place: Workplace, command: Command, note: str) -> str:
+    row = f"{code:>4} {seconds:7.1f}   {place.commit:<9} {command.page:<27} {command.text}"
+    return row + (f"   [{note}]" if note else "")
+
+
+def _page(row: str) -> str:
+    return row.split()[3]
 
 
 def record(rows: dict[str, list[str]]) -> None:
     """Write the rows of the pages that were run; those of others stay."""
     known = RECORD.read_text(encoding="utf-8").splitlines() if RECORD.exists() else []
-    others = [row for row in known if row[5:12].strip()[:1].isdigit() and row.split()[2] not in rows]
     order = [str(page.relative_to(ROOT)) for page in pages()]
+    noted = known[known.index(_HEADING) + 1 :] if _HEADING in known else []
+    others = [row for row in noted if _page(row) in order and _page(row) not in rows]
     found = sorted(
-        [*others, *(row for page in rows.values() for row in page)], key=lambda r: order.index(r.split()[2])
+        [*others, *(row for page in rows.values() for row in page)], key=lambda r: order.index(_page(r))
     )
-    heading = "exit seconds   page                        command"
-    write_text(RECORD, "\n".join([header("python scripts/docs_commands.py", 0), "", heading, *found, ""]))
+    write_text(RECORD, "\n".join([header("python scripts/docs_commands.py", 0), "", _HEADING, *found, ""]))
 
 
 def pages() -> list[Path]:
@@ -253,9 +226,9 @@ def main() -> int:
     parser.add_argument("--list", action="store_true", help="say what would be run")
     given = parser.parse_args()
     wanted = set(given.only.split(",")) - {""}
-    chosen = [
-        page for page in pages() if not wanted or page.name in wanted or str(page.relative_to(ROOT)) in wanted
-    ]
+    paths = {str(page.relative_to(ROOT)): page for page in pages()}
+    names = wanted - set(paths)  # README.md is one page, though another folder has one too
+    chosen = [page for path, page in paths.items() if not wanted or path in wanted or page.name in names]
     if given.list:
         for command in [c for page in chosen for c in commands(page)]:
             print(

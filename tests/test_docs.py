@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import json
 import re
 import statistics
-import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 import typer
@@ -17,6 +14,7 @@ import yaml
 
 import slimilar
 from helpers.paths import BENCHMARKS, DOCS, ROOT
+from helpers.scripts import script
 from slimilar import errors
 from slimilar.cli import app
 from slimilar.data import demo_images
@@ -136,16 +134,6 @@ def test_every_page_is_in_the_navigation() -> None:
     config = yaml.safe_load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))
     assert config["strict"] is True
     assert sorted(nav_pages(config["nav"])) == sorted(page.name for page in DOCS.glob("*.md"))
-
-
-def script(name: str) -> Any:
-    """Return a program in scripts/ as a module."""
-    specification = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
-    assert specification is not None
-    assert specification.loader is not None
-    found = sys.modules[name] = importlib.util.module_from_spec(specification)  # where dataclasses look it up
-    specification.loader.exec_module(found)
-    return found
 
 
 def test_the_reference_of_the_command_line_is_that_of_the_program() -> None:

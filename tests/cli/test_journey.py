@@ -21,35 +21,13 @@ from typer.testing import CliRunner
 
 from helpers.paths import DOCS
 from helpers.program import Program
+from helpers.scripts import script
 from slimilar.cli import app
-from slimilar.data import demo_images
 from slimilar.deploy.model_names import parse
 from slimilar.deploy.sources import build
 
-NETWORK = """
-import torch
-from torch import nn
-
-class Block(nn.Module):
-    def __init__(self, channels):
-        super().__init__()
-        self.conv1 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
-        self.bn1 = nn.BatchNorm2d(channels)
-        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
-        self.bn2 = nn.BatchNorm2d(channels)
-
-    def forward(self, x):
-        return torch.relu(x + self.bn2(self.conv2(torch.relu(self.bn1(self.conv1(x))))))
-
-class MyNetwork(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.stem = nn.Sequential(nn.Conv2d(3, 16, 3, 2, 1, bias=False), nn.BatchNorm2d(16), nn.ReLU())
-        self.blocks = nn.Sequential(Block(16), Block(16))
-        self.head = nn.Linear(16, 2)
-
-    def forward(self, x):
-        return self.head(self.blocks(self.stem(x)).mean((2, 3)))
+STAND_INS = script("stand_ins")
+MORE = """
 
 class Pair(nn.Module):
     def __init__(self):
@@ -59,6 +37,12 @@ class Pair(nn.Module):
 
     def forward(self, image, depth):
         return self.head(torch.cat([self.left(image), self.right(depth)], 1)).mean((2, 3))
+
+
+class Dense(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 4, 1))
+
 
 class WithoutNorms(nn.Sequential):
     def __init__(self):
@@ -74,25 +58,12 @@ PLAIN = ["--mean", "0.5,0.5,0.5", "--std", "0.25,0.25,0.25"]
 def home(tmp_path_factory) -> Path:
     """A folder with net.py, weights in three wrappings, and photos: two classes, one file that cannot be read."""
     folder = tmp_path_factory.mktemp("home")
-    (folder / "net.py").write_text(NETWORK)
-    torch.manual_seed(0)
-    model = build(parse(f"{folder}/net.py:MyNetwork"))
-    for module in model.modules():
-        if isinstance(module, torch.nn.BatchNorm2d):
-            torch.nn.init.normal_(module.weight, 1, 0.3)
-            torch.nn.init.normal_(module.bias, 0, 0.3)
-    state = model.state_dict()
+    state = STAND_INS.write_network(folder, MORE).state_dict()
     save_file(state, folder / "plain.safetensors")
     torch.save({"epoch": 3, "state_dict": state}, folder / "wrapped.pt")
     torch.save({f"module.{name}": tensor for name, tensor in state.items()}, folder / "parallel.pth")
-    for split, source in (("train", demo_images("train")), ("test", demo_images("test"))):
-        for label, name in enumerate(("airplane", "frog")):
-            place = folder / "photos" / split / name
-            place.mkdir(parents=True)
-            chosen = source.images[source.labels == (0, 6)[label]][:20]
-            for i, pixels in enumerate(chosen.numpy()):
-                Image.fromarray(pixels).save(place / f"{i:02}.png")
-    (folder / "photos" / "test" / "frog" / "torn.jpg").write_bytes(b"\xff\xd8\xff not a photo")
+    STAND_INS.write_photos(folder / "photos")
+    (folder / "photos" / "test" / "dog" / "torn.jpg").write_bytes(b"\xff\xd8\xff not a photo")
     return folder
 
 
@@ -147,10 +118,11 @@ def small(home) -> str:
 
 def test_prune_says_what_it_does_and_what_comes_next(home, small):
     assert "32x32 images as they are; normalised with mean 0.5 0.5 0.5, std 0.25 0.25 0.25" in small
-    assert "1 of 41 image files cannot be read and are left out: photos/test/frog/torn.jpg" in small
+    assert "1 of 41 image files cannot be read and are left out: photos/test/dog/torn.jpg" in small
     count = len(list((home / "photos" / "train").rglob("*.png")))
     assert f"calibrating on {count} images of photos; that is few: 128 or more keep more accuracy" in small
     assert re.search(r"accuracy [0-9.]+ % [0-9.]+ % [+-][0-9.]+ points", small)
+    assert f"reconstruction least squares on {count} images" in small
     assert sorted(file.name for file in (home / "small").iterdir()) == [
         "model.safetensors", "plan.json", "recipe.yaml", "report.html"
     ]  # fmt: skip
@@ -175,6 +147,23 @@ def test_the_commands_that_come_next_work_as_they_are_printed(slimilar, home, sm
         "evaluate", "finetuned/model.safetensors", "--base", "net.py:MyNetwork", "--data", "photos"
     )
     assert "mean 0.5 0.5 0.5, std 0.25 0.25 0.25" in tuned  # as it was pruned and fine-tuned
+
+
+def test_a_file_may_be_named_instead_of_a_folder(slimilar, home):
+    said = slimilar("prune", *MINE, "--flops", "0.6", "-o", "one.safetensors")
+    assert "reconstruction gaussian (data-free)" in said
+    assert sorted(file.name for file in home.glob("one.*")) == [
+        "one.plan.json", "one.recipe.yaml", "one.report.html", "one.safetensors"
+    ]  # fmt: skip
+    assert "reconstruction gaussian (data-free)" in slimilar("inspect", "one.safetensors")
+    assert "the model is identical" in slimilar("run", "one.recipe.yaml", "-o", "other.safetensors")
+
+
+def test_what_scores_no_classes_is_not_to_be_evaluated(slimilar):
+    said = slimilar("prune", "net.py:Dense", "--input", "3x16x16", "--flops", "0.6", "--round-to", "1",
+                    "--criterion", "magnitude-l1", "-o", "dense")  # fmt: skip
+    following = re.findall(r"slimilar (\w+) ", said[said.index("Next") :])
+    assert following == ["bench", "export"]
 
 
 def commands_of(page: str) -> list[list[str]]:
@@ -216,7 +205,7 @@ def test_accuracy_is_that_of_the_pixels_as_they_are(slimilar, home):
     model = build(parse(f"{home}/net.py:MyNetwork"))
     model.load_state_dict(torch.load(home / "wrapped.pt")["state_dict"])
     right, count = 0, 0
-    for label, name in enumerate(("airplane", "frog")):
+    for label, name in enumerate(("cat", "dog")):
         pixels = np.stack(
             [np.asarray(Image.open(f)) for f in sorted((home / "photos/test" / name).glob("*.png"))]
         )
@@ -306,7 +295,7 @@ def test_a_network_with_two_inputs_is_calibrated_from_a_file(slimilar, home):
 
 def test_five_images_are_too_few_and_not_used(slimilar, home):
     (home / "five").mkdir()
-    for file in sorted((home / "photos/train/frog").glob("*.png"))[:5]:
+    for file in sorted((home / "photos/train/dog").glob("*.png"))[:5]:
         shutil.copy(file, home / "five")
     said = slimilar("prune", *MINE, "--flops", "0.6", *PLAIN, "--calibrate", "five", "-o", "from-five")
     assert "5 images are too few to fit to some and measure on others, so none is used" in said
@@ -341,6 +330,8 @@ def test_weights_in_other_wrappings_and_a_dry_run(slimilar, home, weights):
         ("prune net.py:MyNetwork --weights wrapped.pt --input 3x32x32 --flops 1.5 -o x", 2, "a share of at most 1"),
         ("prune net.py:MyNetwork --weights wrapped.pt --input 3x32x32 --flops 100G -o x", 2, "nothing would be pruned"),
         ("prune net.py:MyNetwork --weights wrapped.pt --input 3x32x32 --flops 0.5 -o net.py/x", 2, "can be written to"),
+        ("prune net.py:MyNetwork --weights wrapped.pt --input 3x32x32 --flops 0.5 -o small.pt", 2,
+         "pass a name without .pt, such as small"),
         ("analyze net.py --input 3x32x32", 2, "did you mean net.py:Block, net.py:MyNetwork, net.py:Pair,"),
         ("analyze wrapped.pt", 2, "path/file.py:MyNetwork --weights wrapped.pt"),
         ("analyze net.py:MyNetwork --weights photos --input 3x32x32", 1, "but is a folder"),

@@ -55,4 +55,10 @@ def test_more_calibration_images_than_there_are(tmp_path):
     assert not (tmp_path / "new").exists()
 
 
+def test_both_names_of_least_squares_are_given_images():
+    fitted = [name for name in ("none", "gaussian", "least-squares", "linear", "auto") if TERMS.fits(name)]
+    assert fitted == ["least-squares", "linear", "auto"]
+    assert not replace(TERMS, criteria=("similarity",), images=0).fits("linear")
+
+
 # --- the command line ---------------------------------------------------------------------------------------------

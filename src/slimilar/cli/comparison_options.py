@@ -35,7 +35,8 @@ class TermsOptions:
     reconstruction: Annotated[
         str,
         typer.Option(
-            help="own (what the criterion's paper does), none, merge, mean, linear, auto; separated by commas.",
+            help="own (what the criterion's paper does), none, merge, mean, gaussian, least-squares, linear (least "
+            "squares with --images, else gaussian), auto; separated by commas.",
             metavar="METHODS",
         ),
     ] = "own"

@@ -8,10 +8,30 @@ from pathlib import Path
 
 from slimilar.errors import InvalidInput
 
+# Endings of model files. A folder called small.pt would be taken for a file, and is never meant.
+_MODELS = (
+    ".pt",
+    ".pth",
+    ".pt2",
+    ".ts",
+    ".ckpt",
+    ".bin",
+    ".safetensors",
+    ".onnx",
+    ".tflite",
+    ".engine",
+    ".xml",
+)
+
 
 def folder_for(path: Path, files: Iterable[str] = (), force: bool = True) -> Path:
     """Return a folder that can be written to; raise if it already holds one of the files, unless forced."""
     folder = path.expanduser()
+    if folder.suffix.lower() in _MODELS and not folder.is_dir():
+        raise InvalidInput(
+            f"--out must be a folder, got {path}, which is the name of a file; pass a name without {folder.suffix}, "
+            f"such as {path.with_suffix('')}"
+        )
     if folder.exists() and not folder.is_dir():
         raise InvalidInput(f"--out must be a folder, but {folder} is a file; choose another name")
     present = [name for name in files if (folder / name).exists()]

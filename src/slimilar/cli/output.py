@@ -19,9 +19,8 @@ from slimilar.cli.log import LOG, SHOWN, STAGE
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.table import Table
 
-_LONGEST = 60  # characters of a name that is never broken
+_BARS: list[Console] = []  # the consoles of progress bars that are shown now
 _WIDE = 200  # columns where there is no terminal: a file or a pipe has no edge
 
 
@@ -47,7 +46,9 @@ class Output:
         """Write a remark to stderr."""
         _log(text)
         if not self.silent:
-            console(stderr=True).print(f"[dim]{text}[/]")
+            # By the console of the progress bar, if there is one: another would write on into the bar's line.
+            screen = _BARS[-1] if _BARS else console(stderr=True)
+            screen.print(f"[dim]{text}[/]")
 
     def next(self, *commands: str) -> None:
         """Write the commands that may follow, so that each can be copied as a whole."""
@@ -63,11 +64,12 @@ class Output:
         _log_table(headings, rows, title)
         if self.silent:
             return
+        from slimilar.cli.tables import fitting_table
+
         screen = console()
-        tables = (_table(headings, rows, title, tight) for tight in (False, True))
-        endless = screen.options.update(width=10_000)
-        fitting = (t for t in tables if screen.measure(t, options=endless).minimum <= screen.width)
-        screen.print(next(fitting, None) or _stacked(headings, rows, title))
+        if title:  # a table's own title is broken at the table's edge, not at the terminal's
+            screen.print(f"[bold]{title}[/]")
+        screen.print(fitting_table(headings, rows, screen.width))
 
     def answer(self, data: Any) -> None:
         """Write the answer as JSON, if that was asked for."""
@@ -83,22 +85,19 @@ class Output:
         if self.silent or not errors.is_terminal:
             yield ProgressDisplay()
             return
-        from rich.progress import (
-            BarColumn,
-            Progress,
-            SpinnerColumn,
-            TextColumn,
-            TimeElapsedColumn,
-            TimeRemainingColumn,
-        )
+        from rich.progress import Progress
 
-        left = TimeRemainingColumn(compact=True), TextColumn("left")
-        columns = SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), *left
-        with Progress(*columns, console=errors, transient=True) as bar:
+        from slimilar.cli.progress_line import progress_columns
+
+        with Progress(*progress_columns(errors.width), console=errors, transient=True) as bar:
             task = bar.add_task(what, total=None)
-            yield ProgressDisplay(
-                lambda **changes: bar.update(task, **changes), lambda: bar.reset(task, total=None)
-            )
+            _BARS.append(errors)
+            try:
+                yield ProgressDisplay(
+                    lambda **changes: bar.update(task, **changes), lambda: bar.reset(task, total=None)
+                )
+            finally:
+                _BARS.pop()
 
 
 def _log(text: str) -> None:
@@ -259,43 +258,3 @@ def _value(points: Sequence[tuple[float, float]], x: float) -> float:
         if x <= x1:
             return y0 if x1 == x0 else y0 + (y1 - y0) * (x - x0) / (x1 - x0)
     return points[-1][1]
-
-
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]], title: str | None, tight: bool) -> Table:
-    """Return a table in which no name is broken; one that is too wide for the terminal is not to be printed."""
-    from rich import box
-    from rich.table import Table
-
-    named = any(heading.removeprefix("<") for heading in headings)
-    table = Table(
-        title=title, box=box.SIMPLE_HEAD if named else None, show_header=named, pad_edge=False,
-        title_justify="left", title_style="bold", collapse_padding=tight,
-    )  # fmt: skip
-    for heading, texts in zip(
-        headings, zip(*rows, strict=True) if rows else [()] * len(headings), strict=True
-    ):
-        left = heading.startswith("<")
-        longest = max((len(word) for text in texts for word in text.split()), default=1)
-        table.add_column(
-            heading.removeprefix("<"), justify="left" if left else "right", overflow="fold",
-            min_width=min(longest, _LONGEST),
-        )  # fmt: skip
-    for row in rows:
-        table.add_row(*row)
-    return table
-
-
-def _stacked(headings: Sequence[str], rows: Sequence[Sequence[str]], title: str | None) -> Table:
-    """Return the same for a narrow terminal: below the first cell of a row, a line for each of the others."""
-    from rich.table import Table
-
-    table = Table(title=title, box=None, show_header=False, title_justify="left", title_style="bold")
-    table.add_column(overflow="fold")
-    table.add_column(overflow="fold", ratio=1)
-    for row in rows:
-        table.add_row(headings[0].removeprefix("<"), f"[bold]{row[0]}[/]")
-        for heading, text in zip(headings[1:], row[1:], strict=True):
-            if text:
-                table.add_row(heading.removeprefix("<"), text)
-        table.add_row("", "")
-    return table

@@ -32,8 +32,8 @@ Residual = Annotated[
 Reconstruction = Annotated[
     str,
     _calibration(
-        help="How the consumers of removed channels make up for them: none, merge, mean, linear, or auto (linear; "
-        "best with --calibrate).",
+        help="How the consumers of removed channels make up for them: none, merge, mean, gaussian, least-squares "
+        "(with --calibrate), or auto: least-squares with images, gaussian without.",
         metavar="METHOD",
     ),
 ]

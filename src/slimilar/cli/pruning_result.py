@@ -13,6 +13,7 @@ from slimilar.cli.output import Output, escape, less, percent
 from slimilar.cli.plans import Planned, command_of, show_frozen
 from slimilar.cli.pruning_accuracy import MeasuredAccuracy
 from slimilar.cli.recipe_file import PruningRecipe, words_of, write_recipe
+from slimilar.errors import InvalidInput
 
 if TYPE_CHECKING:
     from slimilar.planning.cut import Cut
@@ -25,9 +26,22 @@ if TYPE_CHECKING:
 FILES = {"model": "model.safetensors", "plan": "plan.json", "report": "report.html", "recipe": "recipe.yaml"}
 
 
+_ONE_FILE = (
+    ".onnx",
+    FILES["model"][FILES["model"].index(".") :],
+)  # endings that name the model, not a folder
+
+
+def model_in(out: Path) -> Path:
+    """Return the file that holds the model, for what was given as --out."""
+    return out if out.suffix in _ONE_FILE else out / FILES["model"]
+
+
 def places_for(out: Path, onnx: bool, force: bool) -> dict[str, Path]:
-    """Return the files to write: in a folder, or an ONNX file and those beside it; raise if they cannot be written."""
-    if out.suffix == ".onnx":
+    """Return the files to write: in a folder, or a model and those beside it; raise if they cannot be written."""
+    if out.suffix in _ONE_FILE and not out.expanduser().is_dir():
+        if onnx and out.suffix != ".onnx":
+            raise InvalidInput(f"--out must end in .onnx, as the model does, or name a folder, got {out}")
         file = file_for(out, force=force)
         return {"model": file} | {
             what: file.with_suffix(f".{name}") for what, name in FILES.items() if what != "model"
@@ -107,6 +121,8 @@ def show_cut(out: Output, plan: Plan, cut: Cut, more: list[list[str]] | None = N
 
 def show_result(out: Output, result: Result, target: PruningTarget, accuracy: MeasuredAccuracy) -> None:
     """Show what was done, and what it changed."""
+    from slimilar.reconstruction.methods import in_words
+
     more = []
     if result.latency is not None:
         times = [f"{time.value:.3g} ms" for time in (result.latency.before, result.latency.after)]
@@ -125,7 +141,7 @@ def show_result(out: Output, result: Result, target: PruningTarget, accuracy: Me
     chosen = f"criterion {result.plan.criterion}{amount}"
     rounded = _rounded(result)
     rounded += f" ({result.cut.held} channels stay because of it)" if result.cut.held else ""
-    out.say(f"{chosen}{rounded}, reconstruction {result.reconstruction}\n")
+    out.say(f"{chosen}{rounded}, reconstruction {in_words(result.reconstruction, result.fitted)}\n")
     if result.plan.note:
         out.say(f"{result.plan.note}\n")
 
@@ -139,17 +155,26 @@ def _rounded(result: Result) -> str:
     return f", widths in multiples of {multiple}{', less in narrow layers' * narrow}"
 
 
-def next_commands(opened: OpenedModel, file: Path, data: str | None) -> list[str]:
-    """Return commands that go on with the saved file."""
+def is_classifier(plan: Plan) -> bool:
+    """Whether the network returns nothing but scores of classes, which `evaluate` and `finetune` take."""
+    trace = plan.structure.trace
+    shapes = [trace.values[value].shape for value in trace.outputs]
+    return len(shapes) == 1 and len(shapes[0]) == 2 and shapes[0][1] > 1
+
+
+def next_commands(opened: OpenedModel, file: Path, data: str | None, scores: bool) -> list[str]:
+    """Return commands that go on with the saved file; `scores`: it is a classifier."""
     saved = shlex.quote(str(file))
     base = f" --base {shlex.quote(opened.base)}" if opened.base else ""
     images = f" --data {shlex.quote(data)}" if data else " --data FOLDER"
+    evaluate = [f"slimilar evaluate {saved}{base}{images}"] if scores else []
     if file.suffix == ".onnx":
-        return [f"slimilar evaluate {saved}{images}", f"slimilar bench {opened.command} {saved}"]
+        return [*evaluate, f"slimilar bench {opened.command} {saved}"]
+    finetune = [f"slimilar finetune {saved}{base}{images} --epochs 3 -o finetuned"] if scores else []
     return [
-        f"slimilar evaluate {saved}{base}{images}",
+        *evaluate,
         f"slimilar bench {opened.command} {saved}{base if '--base' not in opened.command else ''}",
-        f"slimilar finetune {saved}{base}{images} --epochs 3 -o finetuned",
+        *finetune,
         f"slimilar export {saved}{base} -o small.onnx",
     ]
 

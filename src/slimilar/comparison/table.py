@@ -14,7 +14,7 @@ from slimilar.comparison.rows import Comparison, ComparisonRow
 from slimilar.planning.cost import human
 
 HEADINGS = (
-    "criterion", "substitute", "FLOPs left", "parameters left", "epochs before", "accuracy then",
+    "criterion", "reconstruction", "FLOPs left", "parameters left", "epochs before", "accuracy then",
     "after pruning", "after fine-tuning", "choosing", "pruning", "training",
 )  # fmt: skip
 
@@ -103,7 +103,7 @@ def markdown(found: Comparison) -> str:
     if errors:
         parts.append("## Not reached")
         rows = [[r.criterion, r.substitute, r.budget, str(r.seed), r.error or ""] for r in errors]
-        parts.append(_table(("criterion", "substitute", "budget", "seed", "why"), rows))
+        parts.append(_table(("criterion", "reconstruction", "budget", "seed", "why"), rows))
     return "\n\n".join(parts) + "\n"
 
 
@@ -126,7 +126,7 @@ def _about(found: Comparison) -> list[str]:
         f"images, learning rate {terms['recipe']['lr']:g}, {terms['recipe']['schedule']}. Criteria with a training "
         f"phase had {terms['sparse epochs']} epoch(s) of it before pruning, the others {others}. Calibration: "
         f"{terms['calibration images']} training images. Seeds: {_listed({row.seed for row in found.rows})}. "
-        "`(own)` marks the substitute of the criterion's own paper. Seconds depend on the machine and its load."
+        "`(own)` marks the reconstruction of the criterion's own paper. Seconds depend on the machine and its load."
     )
     made = ", ".join(f"{name} {version}" for name, version in found.header["made by"].items())
     return [*parts, f"Made by {made}."]

@@ -20,6 +20,7 @@ from slimilar.graph.groups import Residual
 from slimilar.planning.budgets import parse_budget
 from slimilar.planning.cost import count, human
 from slimilar.reconstruction.apply import SUBSTITUTES
+from slimilar.reconstruction.methods import Reconstruction, reconstruction_method
 from slimilar.train import RECIPES, Recipe
 from slimilar.utils.suggestions import choose
 
@@ -102,7 +103,8 @@ class Terms:
 
     def fits(self, substitute: str) -> bool:
         """Tell whether consumers are fitted to images."""
-        return substitute in ("linear", "auto") and self.images > 0
+        method = reconstruction_method(substitute, images=True)
+        return self.images > 0 and method is Reconstruction.LEAST_SQUARES
 
     def recipe_for(self, substitute: str) -> Recipe:
         """Return how a network is fine-tuned, for as many epochs as all of them."""

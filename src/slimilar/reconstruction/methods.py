@@ -42,3 +42,15 @@ def reconstruction_method(name: str, images: bool, option: str = "reconstruction
             Option(option, "gaussian"),
         )  # fmt: skip
     return Reconstruction(name)
+
+
+def in_words(name: str, images: int) -> str:
+    """Return for a reader how consumers were reconstructed, given how many images they were fitted to.
+
+    >>> in_words("linear", images=256), in_words("auto", images=0), in_words("none", images=0)
+    ('least squares on 256 images', 'gaussian (data-free)', 'none')
+    """
+    method = reconstruction_method(name, images > 0)
+    if method is Reconstruction.LEAST_SQUARES:
+        return f"least squares on {images} images"
+    return f"{method} (data-free)" if method is Reconstruction.GAUSSIAN else str(method)

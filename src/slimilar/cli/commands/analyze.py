@@ -62,7 +62,7 @@ def reachable(plan: Plan) -> list[Cut]:
 
 def _show_layers(out: Output, plan: Plan, cuts: list[Cut]) -> None:
     chosen = [cuts[i] for i in sorted({len(cuts) // 4, len(cuts) // 2, 3 * len(cuts) // 4})]
-    headings = ["<layer", "channels", *(f"at {less(plan.before.flops, cut.flops)}" for cut in chosen)]
+    headings = ["<layer", "channels", *(less(plan.before.flops, cut.flops) for cut in chosen)]
     rows = [
         [escape(group.name), str(group.width), *(str(cut.widths[group.name]) for cut in chosen)]
         for group in plan.groups

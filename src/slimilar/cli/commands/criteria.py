@@ -23,8 +23,8 @@ def criteria(out: Output) -> None:
     headings = ["criterion", "tag", "needs", "auto", "pre", "what leaves"]
     out.table([f"<{heading}" for heading in headings], rows)
     out.say(
-        "tag: name in the paper's tables. auto: finds the widths by itself. pre: works on a network that was trained\n"
-        "without it. --json adds the reconstruction of its own paper. Images and labels are given with --calibrate,\n"
+        "tag: name in the paper's tables. auto: finds the widths by itself. pre: works on a network that was trained "
+        "without it. --json adds the reconstruction of its own paper. Images and labels are given with --calibrate, "
         "a training phase with slimilar train --for."
     )
     out.answer({name: dataclasses.asdict(f) for name, f in known.items()})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -79,6 +80,16 @@ def _described(stored: Stored) -> dict[str, Any]:
     }
 
 
+def _reconstruction(info: Mapping[str, Any]) -> str:
+    """Return how consumers were reconstructed; files of earlier versions do not say to how many images."""
+    from slimilar.reconstruction.methods import OPTIONS, in_words
+
+    method = str(info.get("reconstruction", info.get("substitute")))
+    images = info.get("fitted images") or 0
+    known = method in OPTIONS and "reconstruction" in info and (images or method != "least-squares")
+    return in_words(method, images) if known else method
+
+
 def _show(out: Output, stored: Stored) -> None:
     from slimilar.planning.cost import human
 
@@ -89,11 +100,8 @@ def _show(out: Output, stored: Stored) -> None:
     made = info.get("made by") or {}
     facts += [["made by", ", ".join(f"{name} {version}" for name, version in made.items())]]
     if info.get("threshold") is not None:
-        method = info.get("reconstruction", info.get("substitute"))
-        chosen = (
-            f"criterion {info.get('criterion')}, threshold {info['threshold']:.4g}, reconstruction {method}"
-        )
-        facts += [["pruned with", chosen]]
+        chosen = f"criterion {info.get('criterion')}, threshold {info['threshold']:.4g}"
+        facts += [["pruned with", f"{chosen}, reconstruction {_reconstruction(info)}"]]
     for name, before, after in _costs(info):
         facts += [[name, f"{human(before)} -> {human(after)} ({less(before, after)})"]]
     facts += [

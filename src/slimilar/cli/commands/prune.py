@@ -18,7 +18,15 @@ from slimilar.cli.output import Output, escape
 from slimilar.cli.plan_options import PlanOptions, Reconstruction
 from slimilar.cli.plans import Planned, compared, planned
 from slimilar.cli.pruning_accuracy import Accuracy, AccuracyOptions, MeasuredAccuracy
-from slimilar.cli.pruning_result import described, next_commands, places_for, show_cut, show_result, write
+from slimilar.cli.pruning_result import (
+    described,
+    is_classifier,
+    next_commands,
+    places_for,
+    show_cut,
+    show_result,
+    write,
+)
 from slimilar.cli.recipe_file import recipe_of
 from slimilar.cli.target_options import TargetOptions
 from slimilar.errors import InvalidInput
@@ -33,7 +41,15 @@ if TYPE_CHECKING:
 class WritingOptions:
     """Where to write, if at all."""
 
-    out: options.Out = Path("pruned")
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out",
+            "-o",
+            help="Folder for the results; or a .safetensors or .onnx file for the model, with the others beside it.",
+            metavar="PATH",
+        ),
+    ] = Path("pruned")
     force: options.Force = False
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be removed; write nothing.")] = (
         False
@@ -91,7 +107,7 @@ def prune(
     show_result(output, result, target, measured)
     for what, path in written.items():
         output.say(f"{what:<8} [bold]{escape(path)}[/]")
-    output.next(*next_commands(opened, written["model"], scoring.data))
+    output.next(*next_commands(opened, written["model"], scoring.data, is_classifier(result.plan)))
     output.answer(described(opened, result, written, measured))
     return None
 

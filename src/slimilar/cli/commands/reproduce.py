@@ -46,6 +46,8 @@ def reproduce(
 ) -> None:
     """Run or continue an experiment of the paper, and write its table and figures.
 
+    It runs in the top folder of a checkout: the experiments are not part of the installed package.
+
     Example: [bold]slimilar reproduce bound --scale tiny --out results[/]
     """
     catalogue = _catalogue()

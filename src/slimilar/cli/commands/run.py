@@ -10,7 +10,7 @@ import typer
 
 from slimilar.cli import options
 from slimilar.cli.output import Output
-from slimilar.cli.pruning_result import FILES
+from slimilar.cli.pruning_result import model_in
 from slimilar.cli.recipe_file import read_recipe, words_of
 
 
@@ -43,8 +43,8 @@ def run(
     if read.digest is not None:
         from slimilar.deploy.file_format import inspect
 
-        folder = Path(str(read.options.get("out", "pruned"))).expanduser()
-        same = inspect(folder / FILES["model"]).info.get("digest") == read.digest
+        model = model_in(Path(str(read.options.get("out", "pruned"))).expanduser())
+        same = inspect(model).info.get("digest") == read.digest
         told = "is identical to" if same else "differs from"
         why = "" if same else ": other versions, another machine, or changed files"
         output.note(f"the model {told} the one that the recipe was written for{why}")
