@@ -17,7 +17,7 @@ from slimilar.data.folder import image_folder
 from slimilar.models.checkpoints import Pretrained, pretrained
 
 SPLITS = ("test", "held-out")
-CALIBRATION = {"cifar10": 1024, "imagenet": 256, "denoise": 128}
+CALIBRATION = {"cifar10": 1024, "cifar100": 1024, "imagenet": 256, "denoise": 128}
 FIT = 45_000  # of CIFAR's training images: those before are for calibration, those behind are held out
 
 
