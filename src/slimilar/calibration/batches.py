@@ -15,7 +15,7 @@ from slimilar.errors import InvalidInput
 from slimilar.utils.precision import working_dtype
 from slimilar.utils.pytree import Example, arguments, tensors_in
 
-AFFORDED = 1e12  # FLOPs of one pass over all images; a network that takes more is large, and gets fewer steps
+AFFORDED = 1e12  # FLOPs of one pass over all images; a network that takes more is large, and sees no flips
 _AT_ONCE = 128 * 64 * 64  # pixels: larger images come in smaller batches
 
 
