@@ -131,13 +131,11 @@ def precision_of(amp: str) -> Precision:
 def changed_recipe(name: str, epochs: int | None, lr: float | None, freeze: bool | None = None) -> Recipe:
     from slimilar.train import recipe
 
-    full = None if lr is None else 0  # a rate that is asked for holds for a training of any length
-    changes: dict[str, Any] = {
-        "epochs": epochs, "lr": lr, "freeze_statistics": freeze, "full_rate_steps": full,
-    }  # fmt: skip
-    return dataclasses.replace(
-        recipe(name), **{key: value for key, value in changes.items() if value is not None}
-    )
+    changes: dict[str, Any] = {"epochs": epochs, "lr": lr, "freeze_statistics": freeze}
+    changed = {key: value for key, value in changes.items() if value is not None}
+    if lr is not None:
+        changed["full_rate_steps"] = None  # a rate that is asked for holds for a training of any length
+    return dataclasses.replace(recipe(name), **changed)
 
 
 def shown(out: Output, tell: ProgressDisplay) -> Any:

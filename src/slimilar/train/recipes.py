@@ -41,7 +41,7 @@ class Recipe:
     clip: float | None = None
     freeze_statistics: bool = False
     no_dropout: bool = False
-    full_rate_steps: int = 0
+    full_rate_steps: int | None = None
 
     def __post_init__(self) -> None:
         problems = {
@@ -55,7 +55,8 @@ class Recipe:
             "label_smoothing must be in [0, 1)": not 0 <= self.label_smoothing < 1,
             "ema must be None or in (0, 1)": self.ema is not None and not 0 < self.ema < 1,
             "clip must be None or positive": self.clip is not None and not self.clip > 0,
-            "full_rate_steps must not be negative": self.full_rate_steps < 0,
+            "full_rate_steps must be None or positive": self.full_rate_steps is not None
+            and self.full_rate_steps < 1,
         }
         for problem, found in problems.items():
             if found:
@@ -69,8 +70,8 @@ class Recipe:
         >>> "freeze_statistics" in RECIPES["quick"].terms()
         False
         """
-        later = {"freeze_statistics": False, "no_dropout": False, "full_rate_steps": 0}
-        return {n: value for n, value in asdict(self).items() if n not in later or value != later[n]}
+        later = {"freeze_statistics": False, "no_dropout": False, "full_rate_steps": None}
+        return {n: value for n, value in asdict(self).items() if n not in later or value is not later[n]}
 
     def on(self, steps: int) -> Recipe:
         """Return the recipe for epochs of so many steps: with the rate that a training of this length bears.
@@ -79,10 +80,10 @@ class Recipe:
         >>> recipe.on(50).lr, recipe.on(500).lr
         (0.0075, 0.03)
         """
-        if not self.full_rate_steps:
+        if self.full_rate_steps is None:
             return self
         share = min(1.0, self.epochs * steps / self.full_rate_steps)
-        return replace(self, lr=self.lr * share, full_rate_steps=0)
+        return replace(self, lr=self.lr * share, full_rate_steps=None)
 
     def learning_rate(self, epoch: float) -> float:
         """Return the learning rate after ``epoch`` epochs; fractions of an epoch count where it is smooth.
