@@ -167,6 +167,9 @@ def test_candidates_surely_behind_get_no_second_look() -> None:
     best = torch.rand(8, generator=generator, dtype=torch.float64)
     noise = torch.randn(8, generator=generator, dtype=torch.float64)
     assert candidates._is_behind(best + 0.1 + 0.03 * noise, best)
+    assert not candidates._is_behind(
+        best + 0.1 + 0.03 * noise, best, alike=False
+    )  # a fit gains from more images
     assert not candidates._is_behind(best + 0.1 + 0.3 * noise, best)
     assert not candidates._is_behind(best, best)
     assert not candidates._is_behind(best[:3] + 0.1, best[:3])  # three images tell nothing for sure

@@ -9,18 +9,8 @@ from pathlib import Path
 from slimilar.errors import InvalidInput
 
 # Endings of model files. A folder called small.pt would be taken for a file, and is never meant.
-_MODELS = (
-    ".pt",
-    ".pth",
-    ".pt2",
-    ".ts",
-    ".ckpt",
-    ".bin",
-    ".safetensors",
-    ".onnx",
-    ".tflite",
-    ".engine",
-    ".xml",
+_MODELS = frozenset(
+    (".pt", ".pth", ".pt2", ".ts", ".ckpt", ".bin", ".safetensors", ".onnx", ".tflite", ".engine", ".xml")
 )
 
 

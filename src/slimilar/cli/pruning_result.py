@@ -26,10 +26,7 @@ if TYPE_CHECKING:
 FILES = {"model": "model.safetensors", "plan": "plan.json", "report": "report.html", "recipe": "recipe.yaml"}
 
 
-_ONE_FILE = (
-    ".onnx",
-    FILES["model"][FILES["model"].index(".") :],
-)  # endings that name the model, not a folder
+_ONE_FILE = (".onnx", ".safetensors")  # endings that name the model, not a folder
 
 
 def model_in(out: Path) -> Path:

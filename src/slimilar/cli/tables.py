@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from rich import box
 from rich.cells import cell_len
+from rich.console import JustifyMethod
 from rich.table import Table
 from rich.text import Text
 
@@ -40,9 +41,9 @@ def _table(
         box=box.SIMPLE_HEAD if named else None, show_header=named, pad_edge=False, collapse_padding=tight
     )
     for heading, title, wide in zip(headings, titles, widths, strict=True):
-        side = "left" if heading.startswith("<") else "right"
+        side: JustifyMethod = "left" if heading.startswith("<") else "right"
         # Given, not left to rich: it narrows columns below their least width, and then cuts off the last one.
-        table.add_column(title, justify=side, overflow="fold", width=wide)  # type: ignore[arg-type]
+        table.add_column(title, justify=side, overflow="fold", width=wide)
     for row in rows:
         table.add_row(*row)
     return table

@@ -12,8 +12,8 @@ from slimilar.deploy.extras import require
 def session_options() -> Any:
     """Return the options of a session.
 
-    Its threads stop spinning when a run ends. Otherwise those of every session that was measured before still take
-    processor time from the next: several models in turn on two threads looked up to three times as slow.
+    Its threads stop spinning when a run ends. Otherwise those of every session that ran before still take processor
+    time from the next, and models that are timed in turn on several threads look slower than they are.
     """
     options = require("onnxruntime").SessionOptions()
     options.intra_op_num_threads = torch.get_num_threads()

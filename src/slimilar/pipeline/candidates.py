@@ -8,6 +8,7 @@ at few images sorts out those that are surely behind; only if others are left, m
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
@@ -60,8 +61,10 @@ def held_out_scores(
     for count in sorted({min(count, len(images)) for count in _LOOKS}):
         found = _look(model, example, left, images, count, progress)
         scores |= {name: float(gaps.mean()) for name, gaps in found.items()}
-        least = min(found.values(), key=lambda gaps: float(gaps.mean()))
-        left = [c for c in left if not _is_behind(found[c.name], least)]
+        first = min(left, key=lambda c: scores[c.name])
+        left = [
+            c for c in left if not _is_behind(found[c.name], found[first.name], first.fitted or not c.fitted)
+        ]
         if len(left) == 1:
             break
     worst = max(scores[c.name] for c in left)
@@ -69,8 +72,10 @@ def held_out_scores(
     return {name: max(score, worst) if name in behind else score for name, score in scores.items()}
 
 
-def _is_behind(gaps: Tensor, least: Tensor) -> bool:
+def _is_behind(gaps: Tensor, least: Tensor, alike: bool = True) -> bool:
     """Tell whether a candidate is behind the best one so far or so surely that more images would not change it.
+
+    Not `alike` are a fit and a best one without data: of the two, only the fit gains from more images.
 
     >>> best = torch.tensor([0.10, 0.30, 0.20, 0.40])
     >>> _is_behind(2.1 * best, best), _is_behind(best + torch.tensor([0.1, -0.1, 0.1, -0.08]), best)
@@ -79,7 +84,8 @@ def _is_behind(gaps: Tensor, least: Tensor) -> bool:
     excess = gaps - least
     if float(gaps.mean()) > max(float(least.mean()), _FAR_BEHIND * float(least.mean())):
         return True  # rounding may leave a divergence of nothing below zero
-    return len(excess) > 3 and float(excess.mean()) > _SURELY * float(excess.std()) / len(excess) ** 0.5
+    sure = _SURELY * float(excess.std()) / len(excess) ** 0.5 if len(excess) > 3 and alike else math.inf
+    return float(excess.mean()) > sure
 
 
 def _look(
