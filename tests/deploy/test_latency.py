@@ -53,7 +53,7 @@ def test_sleep_is_measured_in_milliseconds():
 
 
 def test_the_timer_compares_a_cut_with_the_original(monkeypatch):
-    """With a clock that counts multiply-adds, so that a busy machine does not decide on this test; no layer is timed."""
+    """With a clock that counts multiply-adds, so that no busy machine decides on this test."""
     model = trained(VGG(classes=5, width=0.25))
     plan = slimilar.analyze(model, images(1))
 
