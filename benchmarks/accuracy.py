@@ -31,6 +31,7 @@ RESULTS = Path(__file__).parent / "results"
 BUDGETS = {
     "resnet20-cifar10": (0.7, 0.5),
     "resnet56-cifar10": (0.7, 0.6, 0.5, 0.35),
+    "resnet56-cifar100": (0.7, 0.5),
     "vgg16-cifar10": (0.7, 0.6, 0.5, 0.33),
     "resnet50-imagenet": (0.75, 0.58, 0.5),
     "mobilenetv2-imagenet": (0.85, 0.75, 0.6),

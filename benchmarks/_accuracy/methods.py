@@ -15,6 +15,7 @@ from slimilar.criteria import automatic
 from slimilar.pipeline import apply
 from slimilar.pipeline.analysis import AnalysisOptions, plan_of
 from slimilar.pipeline.automatic import decide
+from slimilar.planning.rounding import RoundTo
 from slimilar.planning.target import PruningTarget
 
 Pruner = Callable[[Task, float], nn.Module]
@@ -46,16 +47,17 @@ def _ours(criterion: str = "span", data: str | None = None, substitute: str = "a
     return prune
 
 
-def _auto() -> Pruner:
+def _auto(round_to: RoundTo = 1) -> Pruner:
     """What prune() does with criterion "auto": everything decided on held-out calibration images.
 
-    The scan, which is the same for every budget, is made once; its seconds are in the first row of a network.
+    Any width, as the rivals have, or the default: widths that runtimes like. The scan, which is the same for every
+    budget, is made once; its seconds are in the first row of a network.
     """
     scans: dict[int, tuple[Task, slimilar.Plan]] = {}
 
     def prune(task: Task, flops: float) -> nn.Module:
         images = calibration_set(task.calibration, None, task.example, seed=task.seed)
-        options, target = AnalysisOptions(), PruningTarget("flops", flops, round_to=1)
+        options, target = AnalysisOptions(), PruningTarget("flops", flops, round_to)
         criterion = automatic(len(images), target.kind)
         if id(task) not in scans and criterion == "span":
             plan = plan_of(task.model, task.example, replace(options, criterion=criterion), images)
@@ -87,7 +89,8 @@ def _recalibrated(made: Pruner) -> Pruner:
 
 REAL, FREE = "images", "none"
 METHODS: dict[str, tuple[str, str, Pruner]] = {  # name -> (data, what it is, how)
-    "auto": (REAL, "prune(), all on auto", _auto()),
+    "auto": (REAL, "prune(), all on auto, any width", _auto()),
+    "auto-rounded": (REAL, "prune(), all on auto, widths rounded as by default", _auto("auto")),
     "ours": (REAL, "span, linear (auto)", _ours(data="images")),
     "similarity-linear": (REAL, "similarity, linear", _ours("similarity", "images")),
     "ours-recalibrated": (

@@ -146,13 +146,42 @@ def test_thin_groups_stay_whole_where_others_can_pay():
     assert {cut.widths[name] % 16 for name in ("7", "12")} == {0}
 
 
-def test_thin_groups_are_halved_where_that_halves_the_loss():
+def test_thin_groups_are_halved_where_that_spares_loss():
     """In a network that is thin nearly all over, the few wide layers would pay for all."""
     plan = slimilar.analyze(basic_blocks(16, 16, 16, 16, 96), torch.zeros(1, 3, 12, 12), exclude=["0"])
     whole, halved = (plan.at(flops=share) for share in (0.97, 0.6))
     assert {whole.widths[name] for name in ("2", "7", "12", "17")} == {16}
     assert 8 in {halved.widths[name] for name in ("2", "7", "12", "17")}
     assert halved.flops <= 0.6 * plan.before.flops
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"),
+    [(1, (1, 16, 16, 16, 16)), (2, (1, 8, 16, 16, 16)), (4, (1, 4, 8, 16, 16)), (8, (1, 4, 4, 8, 16))],
+)
+def test_thin_groups_are_rounded_so_that_several_multiples_fit(parts, expected):
+    rounding = Rounding(16, adapts=True, parts=parts)
+    assert tuple(rounding.of(group(width, 1)) for width in (12, 16, 32, 64, 128)) == expected
+
+
+def test_a_network_that_is_thin_all_over_takes_smaller_multiples():
+    plan = slimilar.analyze(basic_blocks(32, 32, 32, 32), torch.zeros(1, 3, 12, 12), exclude=["0"])
+    found = plan.at(flops=0.85)
+    coarse = plan.at(flops=0.85, round_to=16)
+    widths = [found.widths[name] for name in ("2", "7", "12", "17")]
+    assert all(width % 4 == 0 for width in widths)
+    assert any(width % 16 for width in widths)
+    assert found.flops <= 0.85 * plan.before.flops
+    assert _lost(found) < _lost(coarse) / 1.5
+
+
+def test_a_wide_network_keeps_its_multiple():
+    plan = slimilar.analyze(basic_blocks(128, 128, 128), torch.zeros(1, 3, 12, 12), exclude=["0"])
+    assert plan.at(flops=0.95).widths == plan.at(flops=0.95, round_to=16).widths
+
+
+def _lost(cut) -> float:
+    return sum(float(removal.order.heights[: removal.steps].sum()) for removal in cut.removals.values())
 
 
 def test_auto_counts_channels_not_units():

@@ -18,6 +18,7 @@ from slimilar.planning.cost import Cost, CostModel, human
 from slimilar.planning.cut import Curve, Cut, Removal
 from slimilar.planning.lazy_orders import LazyOrders
 from slimilar.planning.rounding import (
+    WORTH,
     Allocation,
     Rounding,
     RoundTo,
@@ -240,7 +241,7 @@ class Plan:
     def _allocated(
         self, target: PruningTarget, overrides: Mapping[int, float], give_back: bool
     ) -> tuple[Allocation, Rounding]:
-        """Return how many steps meet a budget, at the largest multiple that reaches it."""
+        """Return how many steps meet a budget, at the largest multiple that reaches it well."""
         before = getattr(self.before, target.kind)
         limit = parse_budget(target.kind, target.amount, before) - target.reserve
 
@@ -252,7 +253,7 @@ class Plan:
             return allocate(blocks, cost, limit, give_back=give_back and rounding.multiple > 1)
 
         tried = target.roundings if give_back else target.roundings[target.roundings.index(target.rounding) :]
-        best = first_reached(tried, found, self._multiples)
+        best = first_reached(tried, found, self._multiples, WORTH if give_back else math.inf)
         if best is not None:
             return best
         blocks = self.blocks(tried[-1], overrides)

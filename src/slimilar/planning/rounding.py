@@ -27,6 +27,9 @@ Floats = NDArray[np.float64]
 CostOf = Callable[[Sequence[int]], int]  # of the network, after so many steps of each group
 
 AUTO = 16  # channels
+WORTH = 1.5  # what more parts must divide the loss by
+_PARTS = (1, 2, 4, 8)  # of thin groups: what to try in turn
+_LEAST = 4  # channels: what thin groups are rounded to at least
 
 
 def check_rounding(value: object) -> RoundTo:
@@ -48,45 +51,48 @@ def check_rounding(value: object) -> RoundTo:
 class Rounding:
     """What widths are multiples of; `adapts` to groups: 16 channels however many a unit has.
 
-    A group of 16 to 31 channels cannot lose half of them and stay a multiple: below 16, half the channels take five
-    sixths of the time in ONNX Runtime, and more than all of it between wide 1x1 convolutions. So a budget lets it keep
-    16. It takes half the multiple where a threshold or a ratio asks for less, or where a budget needs it (`halves`). A
-    group of less than one multiple has nothing to round to, and takes any width.
+    A thin group has few multiples to choose from. So it takes a half, a quarter, ... of the multiple, down to 4
+    channels, until so many `parts` fit into it: with 4 parts, 32 channels are rounded to 8. That costs time: below 16,
+    half the channels take five sixths of it in ONNX Runtime. So a budget tries few parts first. A group of less than
+    one multiple has nothing to round to, and takes any width.
     """
 
     multiple: int
     adapts: bool = False
-    halves: bool = False
+    parts: int = 1
 
     def of(self, group: ChannelGroup) -> int:
         """Return what the width of a group is a multiple of, in units."""
         if not self.adapts:
             return self.multiple
-        multiple = self.multiple // math.gcd(self.multiple, _channels_of_a_unit(group))
+        unit = _channels_of_a_unit(group)
+        multiple, least = (m // math.gcd(m, unit) for m in (self.multiple, _LEAST))
         if group.width < multiple:
             return 1
-        return max(1, multiple // 2) if self.halves and group.width < 2 * multiple else multiple
+        while multiple >= 2 * least and group.width < self.parts * multiple:
+            multiple //= 2
+        return multiple
 
 
 def roundings(round_to: RoundTo, multiple: int = AUTO) -> tuple[Rounding, ...]:
     """Return what to try for a budget, in turn: "auto" takes smaller multiples where the first cannot reach it.
 
-    >>> [rounding.multiple for rounding in roundings("auto")]
-    [16, 16, 8, 4, 2, 1]
+    >>> [(rounding.multiple, rounding.parts) for rounding in roundings("auto")]
+    [(16, 1), (16, 2), (16, 4), (16, 8), (8, 8), (4, 8), (2, 8), (1, 8)]
     """
     if isinstance(round_to, int):
         return (Rounding(round_to),)
-    halved = (Rounding(multiple >> i, adapts=True, halves=True) for i in range(multiple.bit_length()))
-    return (Rounding(multiple, adapts=True), *halved)
+    finer = (Rounding(multiple >> i, adapts=True, parts=_PARTS[-1]) for i in range(1, multiple.bit_length()))
+    return (*(Rounding(multiple, adapts=True, parts=parts) for parts in _PARTS), *finer)
 
 
 def dictated_rounding(round_to: RoundTo, multiple: int = AUTO) -> Rounding:
     """Return the rounding where a threshold or a ratio dictates widths: thin groups are halved, not left whole.
 
     >>> dictated_rounding("auto"), dictated_rounding(8).multiple
-    (Rounding(multiple=16, adapts=True, halves=True), 8)
+    (Rounding(multiple=16, adapts=True, parts=2), 8)
     """
-    return next(r for r in roundings(round_to, multiple) if r.halves or not r.adapts)
+    return next(r for r in roundings(round_to, multiple) if r.parts > 1 or not r.adapts)
 
 
 def _channels_of_a_unit(group: ChannelGroup) -> int:
@@ -168,21 +174,24 @@ def first_reached(
     tried: Sequence[Rounding],
     found: Callable[[Rounding], Allocation | None],
     multiples: Callable[[Rounding], list[int]],
+    worth: float = WORTH,
 ) -> tuple[Allocation, Rounding] | None:
-    """Return the first rounding that reaches a budget; or the next, if it halves thin groups and half of the loss.
+    """Return the first rounding that reaches a budget; or one of more parts, while each loses `worth` times less.
 
     Networks that are thin all over (CIFAR ResNets) would otherwise shrink only where they are wide.
     """
-    for i, rounding in enumerate(tried):
-        if (best := found(rounding)) is None:
+    best: tuple[Allocation, Rounding] | None = None
+    for rounding in tried:
+        if best is not None and rounding.multiple < best[1].multiple:
+            break
+        if best is not None and multiples(rounding) == multiples(best[1]):
             continue
-        finer = tried[i + 1] if i + 1 < len(tried) and tried[i + 1].halves > rounding.halves else None
-        if finer is not None and multiples(finer) != multiples(rounding):
-            other = found(finer)
-            if other is not None and other.loss < best.loss / 2:
-                return other, finer
-        return best, rounding
-    return None
+        allocation = found(rounding)
+        if best is not None and (allocation is None or allocation.loss >= best[0].loss / worth):
+            break
+        if allocation is not None:
+            best = allocation, rounding
+    return best
 
 
 def _steps(blocks: Sequence[StepBlocks], taken: Sequence[int]) -> list[int]:
