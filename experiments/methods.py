@@ -16,6 +16,7 @@ from slimilar.comparison.tasks import Choice, TrainingTask, needed
 from slimilar.comparison.work import CHOICES, Bench
 from slimilar.criteria import facts
 from slimilar.planning.assemble import Answers
+from slimilar.reconstruction.methods import Reconstruction
 
 # The names of the paper's tables
 CRITERIA = {
@@ -29,7 +30,8 @@ CRITERIA = {
     "CP": "channel-lasso",
 }
 TAGS = {criterion: tag for tag, criterion in CRITERIA.items()}
-LINEAR = "linear"  # our reconstruction: consumers are fitted to unlabelled images before the fine-tuning
+# Our reconstruction: consumers are fitted to unlabelled images before the fine-tuning. Rows keep its first name.
+LINEAR = "linear"
 
 
 def compared(
@@ -125,7 +127,16 @@ def _tell(event: Event) -> None:
 
 
 def _substitutes(method: str) -> set[str]:
-    return {facts(CRITERIA[method]).substitute, LINEAR}
+    return {own_reconstruction(method), LINEAR}
+
+
+def own_reconstruction(method: str) -> str:
+    """Return what a method's own paper does about consumers, as rows name it."""
+    return _as_in_rows(facts(CRITERIA[method]).reconstruction)
+
+
+def _as_in_rows(reconstruction: str) -> str:
+    return LINEAR if reconstruction == Reconstruction.LEAST_SQUARES else reconstruction
 
 
 def _seeds(experiment: ExperimentRun) -> tuple[int, ...]:
@@ -148,7 +159,7 @@ def _known(
 
 
 def _enter(experiment: ExperimentRun, network: str, method: str, row: ComparisonRow) -> None:
-    key = _key(experiment, network, method, row.budget, row.substitute, row.seed)
+    key = _key(experiment, network, method, row.budget, _as_in_rows(row.substitute), row.seed)
     seconds = {
         name: round(getattr(row, f"{name}_seconds"), 1) for name in ("prepare", "choose", "prune", "train")
     }

@@ -13,7 +13,7 @@ from typing import Any
 import slimilar
 from experiments.experiment import LABELS, ExperimentRun
 from experiments.figures import COLOURS, GREY, canvas
-from experiments.methods import CRITERIA, LINEAR, compared
+from experiments.methods import CRITERIA, LINEAR, compared, own_reconstruction
 from experiments.paper import PROPERTIES, TABLE_1B
 from experiments.tables import percent, tick
 from experiments.tables import table as markdown
@@ -60,9 +60,9 @@ def run(experiment: ExperimentRun) -> None:
         return
     experiment.ledger.row({"network": settings.network, "method": "base"}, lambda: _base(experiment))
     plans: dict[str, Plan] = {}  # a choice may take long, and serves both substitutes
-    rows = [(m, s) for m in settings.methods for s in dict.fromkeys((facts(CRITERIA[m]).substitute, LINEAR))]
+    rows = [(m, s) for m in settings.methods for s in dict.fromkeys((own_reconstruction(m), LINEAR))]
     for method, substitute in sorted(rows, key=_work):
-        own = substitute == facts(CRITERIA[method]).substitute
+        own = substitute == own_reconstruction(method)
         key = {
             "network": settings.network,
             "method": method,

@@ -1,11 +1,13 @@
-"""Commands on ONNX files; `tests/deploy/test_onnx_files.py` runs each in a process of its own."""
+"""Commands on ONNX files, and each once in a process of its own."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 from onnx import helper
 from PIL import Image
@@ -153,3 +155,46 @@ def test_similarity_by_measured_moments_is_told(square, photos, tmp_path):
     page = (tmp_path / "small.report.html").read_text()
     assert "measured on 20 images" in page
     assert "measured on 20 images" in " ".join(done.output.split())
+
+
+def test_file_to_file_in_a_process_of_its_own(tmp_path, program):
+    """The line of the guide, then every other command that takes a file, each as a user runs it."""
+    random = np.random.default_rng(0)
+    for i in range(20):
+        folder = tmp_path / "photos" / "test" / f"class{i % 5}"
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(random.integers(0, 255, (20, 24, 3), np.uint8)).save(folder / f"{i}.png")
+    made = classifier()
+    saved(made, tmp_path / "model.onnx")
+
+    def told(words: str) -> Any:
+        done = program(*words.split(), "--json", cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    cost = told("prune model.onnx --calibrate photos/ --flops 0.6 -o small.onnx")["cost"]
+    assert cost["after"]["flops"] <= 0.6 * cost["before"]["flops"]
+    assert (tmp_path / "small.report.html").is_file()
+    after = onnx.load(tmp_path / "small.onnx")
+    assert after.graph.input == made.graph.input
+    (found,) = answers(tmp_path / "small.onnx", {"x": random.normal(size=(4, 3, 16, 16)).astype(np.float32)})
+    assert found.shape == (4, 5)
+    assert np.isfinite(found).all()
+
+    assert told("inspect small.onnx")["inputs"] == {"x": [None, 3, 16, 16]}
+    assert told("analyze small.onnx")["cost"]["flops"] == cost["after"]["flops"]
+    told("explore small.onnx --criterion magnitude-l1 --no-open -o page.html")
+    assert "first" in (tmp_path / "page.html").read_text()  # the name of an operator of the file
+    times = told("bench model.onnx small.onnx --engine onnxruntime --seconds 0.1")
+    assert "small.onnx" in json.dumps(times)
+    (score,) = told("evaluate small.onnx --data photos").values()
+    assert score["images"] == 20
+
+
+def test_bad_input_is_one_sentence_on_the_command_line(tmp_path, program):
+    (tmp_path / "bad.onnx").write_bytes(b"not onnx")
+    done = program("prune", "bad.onnx", "--flops", "0.6", "-o", "small.onnx", cwd=tmp_path)
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr
+    assert "ONNX file" in " ".join(done.stderr.split())
+    assert sorted(f.name for f in tmp_path.iterdir()) == ["bad.onnx"]

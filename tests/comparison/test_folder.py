@@ -38,7 +38,7 @@ def test_fitted_networks_may_have_a_recipe_of_their_own(tmp_path):
     still = replace(RECIPE, lr=1e-12, freeze_statistics=True)
     terms = replace(TERMS, criteria=("magnitude-l1",), flops=("0.5",), fitted_recipe=still)
     rows = {r.substitute: r for r in compare(subject(), terms, tmp_path, threads=1).rows}
-    assert rows["linear"].tuned == rows["linear"].pruned
+    assert rows["least-squares"].tuned == rows["least-squares"].pruned
     assert rows["none"].tuned != rows["none"].pruned
     with pytest.raises(InvalidInput, match=r"recipe of fitted networks must be .*, got None"):
         compare(subject(), replace(terms, fitted_recipe=None), tmp_path)

@@ -23,7 +23,7 @@ def test_a_row_for_everything_that_was_asked(whole):
     rows = whole[1].rows
     own = {name: facts(name).substitute for name in TERMS.criteria}
     wanted = {
-        (c, s, b) for c in TERMS.criteria for b in TERMS.flops for s in ("linear", own[c])
+        (c, s, b) for c in TERMS.criteria for b in TERMS.flops for s in ("least-squares", own[c])
     }  # where they are the same, one row serves for both
     assert {(r.criterion, r.substitute, r.budget) for r in rows} == wanted
     assert len(rows) == len(wanted)
@@ -32,7 +32,7 @@ def test_a_row_for_everything_that_was_asked(whole):
 
 def test_a_row_is_what_one_would_get_by_hand(whole):
     """Pruned, measured, trained and measured by the plain functions."""
-    row = next(r for r in whole[1].rows if r.key == "magnitude-l1-linear-0.5-0")
+    row = next(r for r in whole[1].rows if r.key == "magnitude-l1-least-squares-0.5-0")
     s, images = subject(), calibration(subject(), TERMS, 0)[0]
     pruned = slimilar.prune(
         s.model, s.example, flops="0.5", round_to=1, criterion="magnitude-l1", substitute="linear",

@@ -76,7 +76,7 @@ def removed(plan: Plan, name: str) -> list[int]:
 def test_every_criterion_declares_itself(name: str) -> None:
     found = facts(name)
     assert found.what.endswith(".")
-    assert found.substitute in ("none", "merge", "linear")
+    assert found.reconstruction in ("none", "merge", "least-squares")
     made = make(name)
     assert made.name == name
     assert getattr(made, "facts", found) == found

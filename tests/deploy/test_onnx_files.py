@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import numpy as np
@@ -451,51 +450,3 @@ def test_a_failing_comparison_leaves_the_old_file(tmp_path, monkeypatch):
     with pytest.raises(VerificationError, match=r"differs by 0\.5"):
         export_onnx(result.model, tmp_path / "b.onnx", images(1))
     assert (tmp_path / "b.onnx").read_text() == "precious"
-
-
-# --- the command line -----------------------------------------------------------------------------------------
-
-
-def test_file_to_file_in_a_process_of_its_own(tmp_path, program):
-    """The line of the guide, then every other command that takes a file, each as a user runs it."""
-    from PIL import Image
-
-    random = np.random.default_rng(0)
-    for i in range(20):
-        folder = tmp_path / "photos" / "test" / f"class{i % 5}"
-        folder.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(random.integers(0, 255, (20, 24, 3), np.uint8)).save(folder / f"{i}.png")
-    made = classifier()
-    saved(made, tmp_path / "model.onnx")
-
-    def told(words: str) -> Any:
-        done = program(*words.split(), "--json", cwd=tmp_path)
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
-
-    cost = told("prune model.onnx --calibrate photos/ --flops 0.6 -o small.onnx")["cost"]
-    assert cost["after"]["flops"] <= 0.6 * cost["before"]["flops"]
-    assert (tmp_path / "small.report.html").is_file()
-    after = onnx.load(tmp_path / "small.onnx")
-    assert after.graph.input == made.graph.input
-    (found,) = answers(tmp_path / "small.onnx", {"x": images(4).numpy()})
-    assert found.shape == (4, 5)
-    assert np.isfinite(found).all()
-
-    assert told("inspect small.onnx")["inputs"] == {"x": [None, 3, 16, 16]}
-    assert told("analyze small.onnx")["cost"]["flops"] == cost["after"]["flops"]
-    told("explore small.onnx --criterion magnitude-l1 --no-open -o page.html")
-    assert "first" in (tmp_path / "page.html").read_text()  # the name of an operator of the file
-    times = told("bench model.onnx small.onnx --engine onnxruntime --seconds 0.1")
-    assert "small.onnx" in json.dumps(times)
-    (score,) = told("evaluate small.onnx --data photos").values()
-    assert score["images"] == 20
-
-
-def test_bad_input_is_one_sentence_on_the_command_line(tmp_path, program):
-    (tmp_path / "bad.onnx").write_bytes(b"not onnx")
-    done = program("prune", "bad.onnx", "--flops", "0.6", "-o", "small.onnx", cwd=tmp_path)
-    assert done.returncode != 0
-    assert "Traceback" not in done.stderr
-    assert "ONNX file" in " ".join(done.stderr.split())
-    assert sorted(f.name for f in tmp_path.iterdir()) == ["bad.onnx"]

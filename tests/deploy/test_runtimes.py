@@ -9,6 +9,7 @@ import torch
 
 import slimilar
 from helpers.small_networks import Mobile, images, trained
+from slimilar.deploy.onnx_session import session_options
 from slimilar.deploy.runtimes import ENGINES, available, check_engine
 from slimilar.errors import InvalidInput
 
@@ -41,3 +42,10 @@ def test_engines_are_named():
     assert {"pytorch", "compile", "onnxruntime"} <= set(available())
     with pytest.raises(InvalidInput, match="engine must be one of pytorch"):
         check_engine("caffe")
+
+
+def test_threads_of_a_session_rest_between_its_runs():
+    """Otherwise those of one session take processor time from the next that is timed."""
+    options = session_options()
+    assert options.get_session_config_entry("session.force_spinning_stop") == "1"
+    assert options.intra_op_num_threads == torch.get_num_threads()

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from slimilar.cli.training_run import changed_recipe
 from slimilar.errors import InvalidInput
 from slimilar.train import RECIPES, Recipe, recipe
 
@@ -80,3 +81,10 @@ def test_a_short_training_has_a_lower_rate(steps, share):
     assert fitted.lr == pytest.approx(0.1 * share)
     assert fitted.on(1) == fitted  # settled
     assert Recipe(epochs=2, batch_size=8, lr=0.1).on(steps).lr == 0.1
+
+
+def test_a_rate_that_is_asked_for_holds_for_a_training_of_any_length():
+    assert changed_recipe("reconstructed", None, None).on(steps=10).lr < recipe("reconstructed").lr
+    asked = changed_recipe("reconstructed", epochs=None, lr=0.1)
+    assert asked.full_rate_steps is None
+    assert asked.on(steps=10).lr == 0.1

@@ -1,4 +1,4 @@
-"""Charts of accuracy over FLOPs, right after pruning and after fine-tuning: a row of panels for each substitute."""
+"""Charts of accuracy over FLOPs, right after pruning and after fine-tuning: a row of panels for each reconstruction."""
 
 from __future__ import annotations
 
@@ -91,11 +91,11 @@ def _title(found: Comparison) -> str:
 
 
 def _kinds(every: Sequence[Line]) -> list[tuple[str, list[Line]]]:
-    """Return the groups of lines, one for each row of panels: each criterion's own substitute, then each common one."""
+    """Return the lines of each row of panels: each criterion's own reconstruction, then each common one."""
     own = [line for line in every if line.own]
     shared = dict.fromkeys(line.substitute for line in every if not line.own)
     kinds = [("each as in its paper", own)] if own else []
-    return kinds + [(f"all with substitute {s}", [x for x in every if x.substitute == s]) for s in shared]
+    return kinds + [(f"all with reconstruction {s}", [x for x in every if x.substitute == s]) for s in shared]
 
 
 def _panel(

@@ -1,4 +1,4 @@
-"""A comparison as a table: one line for each criterion and substitute, averaged over the seeds."""
+"""A comparison as a table: one line for each criterion and reconstruction, averaged over the seeds."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Line:
 
     @property
     def name(self) -> str:
-        """The substitute's name, marked where it is the criterion's own."""
+        """The name of the reconstruction, marked where it is the criterion's own."""
         return f"{self.substitute} (own)" if self.own else self.substitute
 
 

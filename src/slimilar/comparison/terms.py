@@ -116,9 +116,12 @@ class Terms:
         return dataclasses.replace(self.sparse_recipe or self.recipe, epochs=self.sparse_epochs)
 
     def resolve(self, criterion: str) -> dict[str, bool]:
-        """Return the substitutes to try with a criterion, each once, and whether it is the criterion's own."""
+        """Return the reconstructions to try with a criterion, each once, and whether it is the criterion's own."""
         own = facts(criterion).reconstruction
-        return {s: s == own for s in dict.fromkeys(own if s == OWN else s for s in self.substitutes)}
+        found = (
+            own if s == OWN else str(reconstruction_method(s, self.images > 0)) for s in self.substitutes
+        )
+        return {s: s == own for s in dict.fromkeys(found)}
 
 
 def _check_budget(budget: str) -> None:

@@ -43,7 +43,9 @@ class Facts:
     tag: str = ""  # in the paper's tables
     automatic: bool = False
     pretrained: bool = True
-    reconstruction: str = "none"  # what its own paper does about the consumers: "none", "merge" or "linear"
+    reconstruction: str = (
+        "none"  # what its own paper does about the consumers: "none", "merge" or "least-squares"
+    )
     per_budget: bool = False  # its training phase has to know how far the pruning to come will go
     exchangeable: bool = False  # reconstruction may exchange channels of its choice
 

@@ -36,7 +36,7 @@ class Span:
         "Channels that the others span leave, where the network's output changes least.",
         needs="images",
         automatic=True,
-        reconstruction="linear",
+        reconstruction="least-squares",
         exchangeable=True,
     )
 

@@ -4,7 +4,7 @@ With $\hat{x}_c$ the part of channel c in what a consumer writes, and $y = \sum_
 $$\min_\beta \tfrac12 E\Big[\big(y - \sum_c \beta_c \hat{x}_c\big)^2\Big] + \lambda \lVert \beta \rVert_1$$
 leaves, the larger $\lambda$, the fewer channels. The path of solutions is piecewise linear in $\lambda$ and is followed
 from where all are zero: the channels that come in last leave first. What is left is then fitted to the output by
-least squares: `reconstruction="linear"`.
+least squares: `reconstruction="least-squares"`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ChannelLasso(ByContribution):
         "Channels that LASSO can do without in the next layer's output leave, the same share in every layer.",
         needs="images",
         tag="CP",
-        reconstruction="linear",
+        reconstruction="least-squares",
     )
 
     def leaving(self, gram: Floats, free: Ints) -> Ints:

@@ -21,7 +21,7 @@ _NEEDS = {
     "labels": "labelled images",
     "training": "a training phase",
 }
-_CONSUMERS = {"none": "unchanged", "merge": "read the representative", "linear": "least squares"}
+_CONSUMERS = {"none": "unchanged", "merge": "read the representative", "least-squares": "least squares"}
 
 
 def as_markdown(known: Mapping[str, Facts]) -> str:

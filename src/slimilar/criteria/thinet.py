@@ -3,7 +3,7 @@ r"""ThiNet (Luo et al., 2017): keep what the next layer needs.
 Of a layer's channels the set T leaves that changes the next layer's output least on sampled places,
 $$\min_T E\Big[\big(\sum_{c \in T} \hat{x}_c\big)^2\Big],$$
 with $\hat{x}_c$ the part of channel c in what a consumer writes. T grows greedily, one channel after the other. What is
-left is then scaled by least squares; here it is fitted anew, by `reconstruction="linear"`.
+left is then scaled by least squares; here it is fitted anew, by `reconstruction="least-squares"`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class ThiNet(ByContribution):
         "Channels that the next layer's output misses least leave, greedily, the same share in every layer.",
         needs="images",
         tag="TN",
-        reconstruction="linear",
+        reconstruction="least-squares",
     )
 
     def leaving(self, gram: Floats, free: Ints) -> Ints:
