@@ -160,7 +160,8 @@ def _commit(clone: Path) -> str:
 
 def _environment(clone: Path, data: Path | None) -> dict[str, str]:
     """Return the variables of a reader's shell, in which the clone's environment is active and no browser opens."""
-    outside = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    own = ("PYTHONPATH", "VIRTUAL_ENV", "MAKEFLAGS", "MAKEOVERRIDES", "MAKELEVEL", "ARGS", "DATA")
+    outside = {name: value for name, value in os.environ.items() if name not in own}
     here = {
         "PATH": f"{clone / '.venv/bin'}:{os.environ['PATH']}", "BROWSER": "true", "COLUMNS": "100",
         "PIP_CONSTRAINT": str(clone / "constraints.txt"),

@@ -71,6 +71,18 @@ def cells(line: Line) -> list[str]:
     ]  # fmt: skip
 
 
+def without_empty(
+    headings: Sequence[str], rows: Sequence[Sequence[str]]
+) -> tuple[list[str], list[list[str]]]:
+    """Return a table without the columns in which no row says anything, such as training where there was none.
+
+    >>> without_empty(["criterion", "after", "training"], [["span", "90.1", "0 s"], ["random", "", "0 s"]])
+    (['criterion', 'after'], [['span', '90.1'], ['random', '']])
+    """
+    told = [i for i in range(len(headings)) if any(row[i] not in ("", "0", "0 s") for row in rows)]
+    return [headings[i] for i in told], [[row[i] for i in told] for row in rows]
+
+
 def _share(line: Line, field: str, digits: int = 1) -> str:
     mean, spread = line.mean(field), line.spread(field)
     if mean is None:
@@ -98,7 +110,9 @@ def markdown(found: Comparison) -> str:
     every = lines(found.rows)
     for budget in dict.fromkeys(line.budget for line in every):
         parts.append(f"## FLOPs budget {budget}")
-        parts.append(_table(HEADINGS, [cells(line) for line in every if line.budget == budget]))
+        parts.append(
+            _table(*without_empty(HEADINGS, [cells(line) for line in every if line.budget == budget]))
+        )
     errors = [row for row in found.rows if row.error is not None]
     if errors:
         parts.append("## Not reached")

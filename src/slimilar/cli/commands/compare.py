@@ -117,7 +117,8 @@ def _finish(out: Output, found: Comparison, folder: Path) -> None:
     every = table.lines(found.rows)
     for budget in dict.fromkeys(line.budget for line in every):
         rows = [[escape(cell) for cell in table.cells(line)] for line in every if line.budget == budget]
-        headings = [f"<{h}" if i < 2 else h for i, h in enumerate(table.HEADINGS)]
+        headings, rows = table.without_empty(table.HEADINGS, rows)
+        headings = [f"<{h}" if i < 2 else h for i, h in enumerate(headings)]
         out.table(headings, rows, title=f"FLOPs budget {budget}, numbers in %")
     for row in found.rows:
         if row.error is not None:
