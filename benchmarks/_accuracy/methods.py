@@ -91,11 +91,11 @@ REAL, FREE = "images", "none"
 METHODS: dict[str, tuple[str, str, Pruner]] = {  # name -> (data, what it is, how)
     "auto": (REAL, "prune(), all on auto, any width", _auto()),
     "auto-rounded": (REAL, "prune(), all on auto, widths rounded as by default", _auto("auto")),
-    "ours": (REAL, "span, linear (auto)", _ours(data="images")),
-    "similarity-linear": (REAL, "similarity, linear", _ours("similarity", "images")),
+    "ours": (REAL, "span, least squares", _ours(data="images")),
+    "similarity-linear": (REAL, "similarity, least squares", _ours("similarity", "images")),
     "ours-recalibrated": (
         REAL,
-        "span, linear, batch norms recalibrated",
+        "span, least squares, batch norms recalibrated",
         _recalibrated(_ours(data="images")),
     ),
     "none-recalibrated": (
@@ -104,13 +104,13 @@ METHODS: dict[str, tuple[str, str, Pruner]] = {  # name -> (data, what it is, ho
         _recalibrated(_ours("similarity", substitute="none")),
     ),
     **{
-        name: (REAL, f"{name}, linear", _ours(name, "images"))
+        name: (REAL, f"{name}, least squares", _ours(name, "images"))
         for name in ("similarity-active", "similarity-filters", "similarity-images", "similarity-consumers")
     },
-    "magnitude-linear": (REAL, "magnitude-l2, linear", _ours("magnitude-l2", "images")),
+    "magnitude-linear": (REAL, "magnitude-l2, least squares", _ours("magnitude-l2", "images")),
     "grail": (REAL, "GRAIL: magnitude, ridge on the Gram matrix", grail),
-    "synthesized": (FREE, "span, linear, synthesised images", _ours(data="synthesize")),
-    "similarity-linear-free": (FREE, "similarity, linear from filters (auto)", _ours("similarity")),
+    "synthesized": (FREE, "span, least squares, synthesised images", _ours(data="synthesize")),
+    "similarity-linear-free": (FREE, "similarity, Gaussian regression (auto)", _ours("similarity")),
     "mean": (FREE, "similarity, mean", _ours("similarity", substitute="mean")),
     "merge": (FREE, "similarity, merge", _ours("similarity", substitute="merge")),
     "folding": (FREE, "Model Folding", folding),
