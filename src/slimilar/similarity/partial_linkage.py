@@ -58,12 +58,19 @@ class PartialLinkage:
         """The smallest and the largest distance of two channels, exactly as in the list of all pairs."""
         if len(self.units) < 2:
             return 0.0, 0.0
-        near, far = (None, None) if len(self.units) < _FEW else (self._near(), self._far())
-        return float(self._pairs(near).min()), float(self._pairs(far).max())
+        if self._is_small:
+            return float(self._pairs.min()), float(self._pairs.max())
+        near, far = (pair_distances(self.means[c], self.variance[c]) for c in (self._near(), self._far()))
+        return float(near.min()), float(far.max())
 
-    def _pairs(self, channels: Ints | None) -> Floats:
-        chosen = slice(None) if channels is None else channels
-        return pair_distances(self.means[chosen], self.variance[chosen])
+    @property
+    def _is_small(self) -> bool:
+        return len(self.units) < _FEW
+
+    @cached_property
+    def _pairs(self) -> Floats:
+        """The distances of all pairs of a small layer."""
+        return pair_distances(self.means, self.variance)
 
     def _near(self) -> Ints:
         """Return channels among which the closest two are."""
@@ -95,7 +102,7 @@ class PartialLinkage:
 
     def whole(self) -> RemovalOrder:
         """Return the removal order of all channels."""
-        return self._order(np.arange(len(self.units)), self._tree(slice(None)))
+        return self._order(slice(None), self._tree(slice(None)))
 
     def below(self, threshold: float) -> RemovalOrder | None:
         """Return the steps of height < threshold; None where rounding could decide which these are.
@@ -104,21 +111,29 @@ class PartialLinkage:
         """
         low, high = self.range
         reach = low + (threshold + 2 * _MARGIN) * (high - low)
-        close = np.flatnonzero(self._least() < reach * (1 + _ROUNDING))
-        # Channels of small variance are nearest to all others: sorted, they are found in three quarters of the time.
-        close = close[np.argsort(self.variance[close])]
-        if len(self.units) < _FEW or _may_tie(self.means[close], self.variance[close]):
-            close = np.arange(len(self.units))
+        close: Ints | slice = slice(None) if self._is_small else self._closer_than(reach)
         tree = self._tree(close)
         steps, beyond = np.searchsorted(
             np.maximum.accumulate(tree[:, 2]), [threshold - _MARGIN, threshold + _MARGIN]
         )
         return None if steps < beyond else self._order(close, tree[:steps])
 
-    def _tree(self, close: Ints | slice) -> Floats:
-        return linkage_tree(pair_distances(self.means[close], self.variance[close], self.range), self.linkage)
+    def _closer_than(self, reach: float) -> Ints | slice:
+        """Return the channels that another one may be closer to; all where ties could decide."""
+        close = np.flatnonzero(self._least() < reach * (1 + _ROUNDING))
+        # Channels of small variance are nearest to all others: sorted, they are found in three quarters of the time.
+        close = close[np.argsort(self.variance[close])]
+        return slice(None) if _may_tie(self.means[close], self.variance[close]) else close
 
-    def _order(self, close: Ints, tree: Floats) -> RemovalOrder:
+    def _tree(self, close: Ints | slice) -> Floats:
+        low, high = self.range
+        if self._is_small:
+            return linkage_tree((self._pairs - low) / (high - low), self.linkage)
+        return linkage_tree(
+            pair_distances(self.means[close], self.variance[close], (low, high)), self.linkage
+        )
+
+    def _order(self, close: Ints | slice, tree: Floats) -> RemovalOrder:
         units = self.units[close]
         removed, representative = merged(tree, self.size[close].tolist())
         return RemovalOrder(units[removed], np.maximum.accumulate(tree[:, 2]), units[representative])
