@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from slimilar.errors import VerificationError
-from slimilar.surgery.convolutions import WithoutConvolving
+from slimilar.surgery.convolutions import each_image_once, without_convolving
 from slimilar.surgery.training_step import check_training_step
 
 
@@ -20,7 +20,7 @@ def test_a_step_without_convolving_has_the_shapes_of_one_with():
         nn.Conv2d(4, 2, 3, padding="same"),
     )
     x = torch.randn(2, 3, 9, 9, requires_grad=True)
-    with WithoutConvolving():
+    with without_convolving(net):
         found = net(x)
         found.sum().backward()
     assert found.shape == net(x).shape
@@ -34,3 +34,36 @@ def test_shapes_that_do_not_fit_fail_without_convolving_too():
         check_training_step(
             nn.Sequential(nn.Conv2d(3, 6, 3), nn.Conv2d(6, 2, 1)), wrong, torch.zeros(1, 3, 8, 8)
         )
+
+
+def test_images_that_were_convolved_before_are_not_convolved_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    net, x, runs = nn.Sequential(nn.Conv2d(3, 6, 3), nn.Conv2d(6, 4, 1)), torch.randn(3, 3, 9, 9), []
+    run = nn.Conv2d._conv_forward
+    monkeypatch.setattr(
+        nn.Conv2d, "_conv_forward", lambda self, *given: runs.append(self) or run(self, *given)
+    )
+    with torch.no_grad():
+        expected = net(x[:1])
+        runs.clear()
+        with each_image_once(net):
+            net(x)
+            torch.testing.assert_close(net(x[:1]), expected)
+            assert len(runs) == 2
+            torch.testing.assert_close(net(x[1:2]), net[1](net[0](x[1:2])))
+            assert len(runs) > 2
+
+
+def test_what_was_written_to_is_convolved_again() -> None:
+    torch.manual_seed(0)
+    net, x = (
+        nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU(inplace=True), nn.Conv2d(6, 4, 1)),
+        torch.randn(3, 3, 9, 9),
+    )
+    with torch.no_grad():
+        expected = net(x[:2])
+        with each_image_once(net):
+            for count in (3, 2):
+                found = net(x[:count])
+    torch.testing.assert_close(found, expected)
+    assert all("_conv_forward" not in vars(m) for m in net)

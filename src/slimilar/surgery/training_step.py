@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
 
 from slimilar.errors import VerificationError
-from slimilar.surgery.convolutions import WithoutConvolving
+from slimilar.surgery.convolutions import without_convolving
 from slimilar.surgery.other_inputs import rebatched
 from slimilar.utils.modules import eval_view
 from slimilar.utils.pytree import Example, arguments, map_tensors, tensors_in
@@ -23,7 +24,7 @@ def check_training_step(model: nn.Module, small: nn.Module, inputs: Example) -> 
     generators are left as they were.
     """
     for batch in (_of_two(inputs), inputs):
-        error = _step_error(small, batch, WithoutConvolving()) and _step_error(small, batch)
+        error = _step_error(small, batch, without_convolving) and _step_error(small, batch)
         if error is None:
             return
         if _step_error(model, batch) is None:
@@ -39,7 +40,9 @@ def _of_two(inputs: Example) -> Example:
 
 
 def _step_error(
-    model: nn.Module, inputs: Example, mode: AbstractContextManager[object] | None = None
+    model: nn.Module,
+    inputs: Example,
+    changed: Callable[[nn.Module], AbstractContextManager[object]] = nullcontext,
 ) -> Exception | None:
     """Return what a forward and backward pass in training mode raises, None if nothing.
 
@@ -48,7 +51,7 @@ def _step_error(
     args, kwargs = map_tensors(_differentiable, arguments(inputs))
     try:
         copy = eval_view(model).requires_grad_(False).train()
-        with torch.random.fork_rng(), torch.enable_grad(), warnings.catch_warnings(), mode or nullcontext():
+        with torch.random.fork_rng(), torch.enable_grad(), warnings.catch_warnings(), changed(copy):
             warnings.simplefilter("ignore")  # of the user's code, which runs on our behalf
             found = tensors_in(copy(*args, **kwargs))
             losses = [t.double().mean() for t in found if t.is_floating_point() and t.requires_grad]

@@ -18,6 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from slimilar.errors import VerificationError
 from slimilar.graph.groups import Grouping
 from slimilar.graph.records import Trace
+from slimilar.surgery.convolutions import each_image_once
 from slimilar.surgery.masking import Masked, Masks, masks_of, recurrent
 from slimilar.surgery.other_inputs import (
     batch_name,
@@ -141,10 +142,14 @@ def _errors_in_one_batch(models: _Models, base: Example, name: str) -> dict[str,
         expected, run = models.expected(many)
         if not models.runs_as_traced(run) or not _follow_batch(expected, many):
             return {}
-        errors = {
-            name: models.error([t[:size] if t.ndim else t for t in expected], rebatched(many, size))
-            for size, name in names.items()
-        }
+        small_images = name != _EXAMPLE  # activations of larger ones would take much memory
+        with each_image_once(models.small) if small_images else nullcontext():
+            errors = {
+                names[size]: models.error(
+                    [t[:size] if t.ndim else t for t in expected], rebatched(many, size)
+                )
+                for size in sorted(names, reverse=True)
+            }
     except Exception:  # whatever the user's code raises for one of the sizes; each is tried alone then
         return {}
     return errors if all(error < _EQUAL for error in errors.values()) else {}
