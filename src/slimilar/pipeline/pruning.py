@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -21,6 +22,7 @@ from slimilar.planning.rounding import RoundTo
 from slimilar.planning.target import PruningTarget
 from slimilar.result import Result
 from slimilar.similarity.linkage import Linkage
+from slimilar.utils.gc_pause import collector_paused
 from slimilar.utils.modules import device_of
 from slimilar.utils.pytree import Example
 
@@ -89,14 +91,15 @@ def prune(
     )
     check_early(model, options, calibration)
     images = calibration_set(calibration, labels, example, model=model, seed=seed, progress=progress)
-    decision = (
-        decide(model, example, options, target, method, images, progress)
-        if criterion == "auto"
-        else Decision(plan_of(model, example, options, images, progress), images)
-    )
-    result = apply(
-        model, example, decision.plan, target, reconstruction=method, calibration=decision.images, runtime=runtime,
-        verify=verify, seed=seed, progress=progress,
-    )  # fmt: skip
+    with nullcontext() if images else collector_paused():
+        decision = (
+            decide(model, example, options, target, method, images, progress)
+            if criterion == "auto"
+            else Decision(plan_of(model, example, options, images, progress), images)
+        )
+        result = apply(
+            model, example, decision.plan, target, reconstruction=method, calibration=decision.images, runtime=runtime,
+            verify=verify, seed=seed, progress=progress,
+        )  # fmt: skip
     synthesised = images.images if images.origin == "synthesised" else None
     return replace(result, images=synthesised, scores=decision.scores, notes=decision.notes)
