@@ -96,14 +96,13 @@ class Recorder(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
+        kwargs, name = kwargs or {}, name_of(func)
+        if name == "aten.empty" and is_nothing(result := func(*args, **kwargs)):
+            return result
         ins, given = separate((*args, *kwargs.values()) if kwargs else args)
         if self.meta and False in [t.is_meta for t in ins]:
             args, kwargs = map_tensors(self._on_meta, (args, kwargs))
             ins = [self._on_meta(t) for t in ins]
-        name = name_of(func)
-        if name == "aten.empty" and is_nothing(result := func(*args, **kwargs)):
-            return result
         module, place, turn = self._stack.here(name)
         if name == "aten.index_select" and module in self._context.assumptions.selections:
             return self._select(func, args)
