@@ -62,7 +62,7 @@ class Recorder(TorchDispatchMode):
         self.ops: list[Op] = []
         self.inputs: tuple[int, ...] = ()
         modules = named_modules(model)
-        names = {id(t): name for name, t in named_tensors(model).items()}
+        names = {id(t): name for name, t in named_tensors(model, modules).items()}
         self.values, self._constants = Values(names, policy.enter), Constants()
         self._context = rules.Context(self.values, modules, assumptions, self._constants)
         self._stack = ModuleStack(modules)

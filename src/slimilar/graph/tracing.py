@@ -76,8 +76,8 @@ def _with_training(model: nn.Module, example: Example, assumptions: Assumptions,
     try:
         both = training_only.merge(found, _trace(model, example, assumptions, meta=True))
     except Exception as error:
-        return training_only.with_unused(model, found, error)
-    return training_only.with_unused(model, both)
+        return training_only.with_unused(found, error)
+    return training_only.with_unused(both)
 
 
 def _trace_on_values(model: nn.Module, example: Example, assumptions: Assumptions) -> Trace:

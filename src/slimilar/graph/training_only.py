@@ -13,12 +13,11 @@ from torch import nn
 
 from slimilar.graph.labels import Atoms
 from slimilar.graph.records import Axis, Freeze, Integer, NotRun, Trace
-from slimilar.utils.modules import named_parameters
 
 
 def enable(model: nn.Module, seen: Trace) -> bool:
     """Set the modules around parameters that no operator has used to training mode; return whether there are any."""
-    unused = {name.rpartition(".")[0] for name in _unused(model, seen)}
+    unused = {name.rpartition(".")[0] for name in _unused(seen)}
     for path in unused:
         parts = path.split(".") if path else []
         for end in range(len(parts)):
@@ -26,26 +25,25 @@ def enable(model: nn.Module, seen: Trace) -> bool:
     return bool(unused)
 
 
-def _unused(model: nn.Module, seen: Trace) -> list[str]:
+def _unused(seen: Trace) -> list[str]:
     """Return the parameters that no operator has used; those of a single number have no channels."""
     used = {axis.tensor for axis in seen.axes}
-    return [n for n, p in named_parameters(model).items() if n not in used and max(p.shape, default=0) > 1]
+    return [n for n, shape in seen.parameters.items() if n not in used and max(shape, default=0) > 1]
 
 
-def with_unused(model: nn.Module, seen: Trace, error: Exception | None = None) -> Trace:
+def with_unused(seen: Trace, error: Exception | None = None) -> Trace:
     """Return a trace that names the modules which did not run: the outermost in which no parameter was used."""
     running = {""}
     for axis in seen.axes:
         parts = axis.tensor.split(".")
         running |= {".".join(parts[:end]) for end in range(1, len(parts))}
     widths: dict[str, int] = {}
-    parameters = named_parameters(model)
-    for name in _unused(model, seen):
+    for name in _unused(seen):
         parts = name.split(".")[:-1]
         around = (".".join(parts[:end]) for end in range(1, len(parts) + 1))
         module = next((path for path in around if path not in running), None)
         if module is not None:
-            shape = parameters[name].shape
+            shape = seen.parameters[name]
             widths[module] = widths.get(module, 0) + (shape[0] if len(shape) > 1 else 0)
     words = None if error is None else (str(error).strip().splitlines() or [type(error).__name__])[0]
     return replace(seen, not_run=tuple(NotRun(module, width, words) for module, width in widths.items()))

@@ -152,7 +152,7 @@ def operate(model: nn.Module, surgery: Surgery) -> nn.Module:
     for norm in surgery.weight_norms:
         if norm.direction in taken:
             taken[norm.magnitude] = _rescaled(norm, tensors, taken, surgery.indices)
-    small = copy_with(model, taken)
+    small = copy_with(model, taken, tensors)
     keep_sigma(model, small)
     update_sizes(small, surgery)
     return small

@@ -34,12 +34,13 @@ def check_model(model: object) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise InvalidInput(f"model must be a torch.nn.Module, got {type(model).__name__}")
     model = unwrap(model)
-    if any(type(p).__name__ in ("DTensor", "FlatParameter") for p in named_parameters(model).values()):
+    modules = named_modules(model).values()
+    if any(type(p).__name__ in ("DTensor", "FlatParameter") for m in modules for p in m._parameters.values()):
         raise InvalidInput(
             "model must hold whole parameters, got shards of them (FSDP or DTensor): gather the full state and load it "
             "into a plain model first"
         )
-    if any(isinstance(m, torch.jit.ScriptModule) for m in named_modules(model).values()):
+    if any(isinstance(m, torch.jit.ScriptModule) for m in modules):
         raise InvalidInput(
             "model must be ordinary Python modules, got TorchScript, which is frozen: "
             "pass the module that was given to torch.jit.script or torch.jit.trace"
@@ -80,12 +81,12 @@ def named_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     return found
 
 
-def named_tensors(model: nn.Module) -> dict[str, Tensor]:
-    """Return parameters and buffers by name, tied ones once."""
+def named_tensors(model: nn.Module, modules: Mapping[str, nn.Module] | None = None) -> dict[str, Tensor]:
+    """Return parameters and buffers by name, tied ones once; `modules` are the model's by path, if known."""
     parameters: dict[str, Tensor] = {}
     buffers: dict[str, Tensor] = {}
     seen: set[int] = set()
-    for path, module in named_modules(model).items():
+    for path, module in (named_modules(model) if modules is None else modules).items():
         start = f"{path}." if path else ""
         for held, found in ((module._parameters, parameters), (module._buffers, buffers)):
             for name, tensor in held.items():
@@ -95,15 +96,14 @@ def named_tensors(model: nn.Module) -> dict[str, Tensor]:
     return {**parameters, **buffers}
 
 
-def copy_with(model: nn.Module, tensors: Mapping[str, Tensor]) -> nn.Module:
+def copy_with(
+    model: nn.Module, tensors: Mapping[str, Tensor], held: Mapping[str, Tensor] | None = None
+) -> nn.Module:
     """Return a deep copy of a model that holds the given tensors instead of its own; nothing else is shared.
 
-    Names that are not given keep a copy of their tensor. Tied tensors stay tied.
+    Names that are not given keep a copy of their tensor. Tied tensors stay tied. `held` are the model's own, if known.
     """
-    return _copy_with(model, named_tensors(model), tensors)
-
-
-def _copy_with(model: nn.Module, held: Mapping[str, Tensor], tensors: Mapping[str, Tensor]) -> nn.Module:
+    held = named_tensors(model) if held is None else held
     memo: dict[int, Any] = {}
     for name, old in held.items():
         new = tensors.get(name)
@@ -152,7 +152,7 @@ def eval_view(model: nn.Module) -> nn.Module:
     """Return a copy in eval mode that shares the parameters and has its own buffers: running it changes nothing."""
     held = named_tensors(model)
     own = {name: t.detach() if _is_parameter(t) else t.detach().clone() for name, t in held.items()}
-    return in_eval_mode(_copy_with(model, held, own))
+    return in_eval_mode(copy_with(model, own, held))
 
 
 # What copy.deepcopy returns as it is; asked here, because a network has tens of thousands of such attributes.
@@ -237,4 +237,4 @@ def on_meta(model: nn.Module, sizes: Mapping[tuple[str, int], int] | None = None
     empty = {
         name: torch.empty(shapes.get(name, t.shape), dtype=t.dtype, device="meta") for name, t in held.items()
     }
-    return in_eval_mode(_copy_with(model, held, empty))
+    return in_eval_mode(copy_with(model, empty, held))

@@ -60,8 +60,9 @@ def spectral_vectors(model: nn.Module) -> dict[str, SpectralVectors]:
 
 def keep_sigma(model: nn.Module, small: nn.Module) -> None:
     """Scale the vectors of a smaller model, in place, so that its weights are divided by what the model's are."""
-    before = spectral_vectors(model)
-    for path, after in spectral_vectors(small).items():
+    found = spectral_vectors(small)
+    before = spectral_vectors(model) if found else {}
+    for path, after in found.items():
         if not after.u.is_meta and after.matrix.shape != before[path].matrix.shape:
             with torch.no_grad():
                 ratio = before[path].sigma / after.sigma
