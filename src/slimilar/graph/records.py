@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from torch import Tensor
@@ -26,8 +26,7 @@ class ZeroPart:
     zeros_of: str
 
 
-@dataclass(frozen=True, eq=False)
-class Value:
+class Value(NamedTuple):  # of which there are hundreds: a dataclass takes several times as long to make
     """One tensor of the forward pass."""
 
     shape: tuple[int, ...]

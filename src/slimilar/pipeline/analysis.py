@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -30,6 +31,7 @@ from slimilar.similarity.linkage import Linkage
 from slimilar.surgery.branches import with_branches
 from slimilar.surgery.probe import find_structure
 from slimilar.utils.checks import check_natural_number
+from slimilar.utils.gc_pause import collector_paused
 from slimilar.utils.modules import device_of, named_tensors
 from slimilar.utils.precision import widened
 from slimilar.utils.pytree import Example
@@ -109,7 +111,8 @@ def analyze(
     options = AnalysisOptions(criterion, linkage, residual, listed(exclude), min_channels)
     check_early(model, options, calibration)
     images = calibration_set(calibration, labels, example, model=model, seed=seed, progress=progress)
-    return plan_of(model, example, options, images, progress)
+    with nullcontext() if images else collector_paused():
+        return plan_of(model, example, options, images, progress)
 
 
 def check_early(model: nn.Module, options: AnalysisOptions, calibration: Any) -> None:
