@@ -14,7 +14,8 @@ from slimilar.calibration.holdout import hold_out
 from slimilar.criteria.base import Sight
 
 _UNKNOWNS = 4608  # of a kernel that is refitted as a whole, half as many in large networks
-_STRETCH = 6  # times the effort may be spent where less would leave a handful of images: eight mislead on ResNet-50
+# times the effort, where less would leave a handful of images: eight mislead on ResNet-50
+_STRETCH = 6
 
 
 @dataclass(frozen=True, eq=False)
