@@ -37,6 +37,7 @@ def _panel(axis: Any, rows: Sequence[dict[str, Any]], base: float) -> None:
     axis.set_ylim(max(0.0, min(low, base - 8)) - 1, base + 1.5)
     label_ends(axis, ends, gap=0.055 * (base + 1.5 - low))
     axis.axhline(base, color=GREY, lw=0.8, ls=":")
+    axis.xaxis.get_major_locator().set_params(integer=True)
     axis.set_xlabel("epoch of fine-tuning")
 
 

@@ -183,9 +183,15 @@ def _line(block: dict[str, Any], method: str, row: dict[str, Any]) -> list[objec
 def figures(ledger: RowLedger) -> dict[str, Any]:
     """Draw every method's accuracy, as the paper has it and with our reconstruction."""
     settings = ledger.header["settings"]["experiment"]
-    blocks = [b for b in _ordered(settings) if ledger.all(network=b["network"], method=b["methods"][0])]
+    known = {
+        b["network"]: [m for m in b["methods"] if ledger.all(network=b["network"], method=m)]
+        for b in settings["blocks"]
+    }
+    lines = by_epoch(ledger, [b["network"] for b in _ordered(settings)])
+    # One method alone is no comparison.
+    blocks = [b for b in _ordered(settings) if len(known[b["network"]]) > 1]
     if not blocks:
-        return {}
+        return lines
     figure, axes = canvas(1, len(blocks), width=2.7 * len(blocks) + 0.4, height=2.9)
     for axis, block in zip(axes[0], blocks, strict=True):
         base = ledger.find(network=block["network"], method="base") or {}
@@ -212,4 +218,4 @@ def figures(ledger: RowLedger) -> dict[str, Any]:
         "after fine-tuning: hollow, the method's own way; filled, with our reconstruction (stroke: before fine-tuning)"
         " · dotted: unpruned", fontsize=8, color=GREY, x=0.01, ha="left",
     )  # fmt: skip
-    return {"": figure} | by_epoch(ledger, [block["network"] for block in blocks])
+    return {"": figure} | lines
