@@ -192,7 +192,7 @@ def _show_int8(output: Output, done: Quantised, size: int, accuracy: tuple[float
         change = f"{100 * (accuracy[1] - accuracy[0]):+.1f} points"
         rows.append(["accuracy", percent(accuracy[0]), percent(accuracy[1]), change])
     output.table(["<", "float32", "int8", ""], rows, str(done.path))
-    output.say(f"the same largest output on {percent(done.agreement)} of the calibration images")
+    _say_setting(output, done)
     if ratio.low > 1:
         output.note(
             "int8 is slower than float32 here: this processor may lack int8 instructions; keep the float file"
@@ -200,7 +200,17 @@ def _show_int8(output: Output, done: Quantised, size: int, accuracy: tuple[float
     output.answer(
         {
             "file": str(done.path), "bytes": done.bytes, "float_bytes": size, "agreement": done.agreement,
-            "error": done.error, "milliseconds": {"float": before.value, "int8": after.value},
+            "error": done.error, "setting": str(done.setting), "held_out": done.images,
+            "divergence": {str(setting): value for setting, value in done.divergence.items()},
+            "milliseconds": {"float": before.value, "int8": after.value},
             "accuracy": None if accuracy is None else {"float": accuracy[0], "int8": accuracy[1]},
         }
     )  # fmt: skip
+
+
+def _say_setting(output: Output, done: Quantised) -> None:
+    output.say(f"the same largest output on {percent(done.agreement)} of {done.images} calibration images")
+    if len(done.divergence) > 1:
+        tried = [[str(setting), f"{100 * value:.2g} %"] for setting, value in done.divergence.items()]
+        output.table(["<int8 by", "divergence from float32"], tried)
+        output.say(f"{done.setting}: the least divergence on these images, which were not calibrated with")
