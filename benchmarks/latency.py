@@ -177,8 +177,9 @@ INTRO = """# Time saved beside FLOPs saved
 
 `{command}`, seed 0, {hardware}, torch {torch}. One image of 224 x 224, float32, medians of runs in turn. Ratio:
 time saved / FLOPs saved. Rounded: the default; any width: `round_to=1`; uniform: every group cut to the same share in
-multiples of 16; narrower: MobileNetV2 built with fewer channels everywhere, in multiples of 16. Load: of the machine's
-two cores while measuring; rows with a star are processor time, because of it.
+multiples of 16, and the FLOPs that this leaves, which may be far below the budget: many groups lose a block at once;
+narrower: MobileNetV2 built with fewer channels everywhere, in multiples of 16. Load: of the machine's two cores while
+measuring; rows with a star are processor time, because of it.
 """
 OTHERS = """
 ## Other budgets and thresholds
@@ -220,8 +221,15 @@ def _line(first: Mapping[str, Any], found: Sequence[Mapping[str, Any] | None]) -
     load = f"{first.get('load', '')}{' *' * (first.get('clock') == 'processor')}"
     return [
         f"{100 * first['flops']:.1f} %", f"{first['before_ms']:.1f} ms", _time(first),
-        *("" if r is None else f"{r['ratio']:.2f}" for r in found), f"{goal}: {met}", load,
+        *map(_ratio, found), f"{goal}: {met}", load,
     ]  # fmt: skip
+
+
+def _ratio(row: Mapping[str, Any] | None) -> str:
+    if row is None:
+        return ""
+    at = f" at {100 * row['flops']:.0f} %" * row["candidate"].endswith("uniform")
+    return f"{row['ratio']:.2f}{at}"
 
 
 def _time(row: Mapping[str, Any]) -> str:
