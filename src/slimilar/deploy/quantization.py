@@ -21,7 +21,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from slimilar.calibration.divergence import divergence
+from slimilar.calibration.divergence import divergence_by_image
 from slimilar.deploy.activation_ranges import RULES, Activation, activations
 from slimilar.deploy.bias_correction import correct_biases
 from slimilar.deploy.extras import require
@@ -32,7 +32,7 @@ from slimilar.utils.atomic import replacing
 
 MOST_IMAGES = 256  # ranges of activations settle long before
 _BATCH = 4  # images at once: all activations of a batch are in memory
-_EVERY = 4  # one batch of so many is held out
+_EVERY = 2  # one batch of so many is held out: ranges settle with few images, a comparison needs many
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Quantised:
     path: Path
     bytes: int
     setting: Setting
-    divergence: dict[Setting, float]  # of the outputs from the float file's, for all settings that were tried
+    divergence: dict[Setting, float]  # from the float file, of all that were tried: the mean root over images
     images: int  # that were held out for it
     agreement: float  # share of these for which both have the same largest output
     error: float  # mean difference of the outputs, relative to their mean size
@@ -110,9 +110,10 @@ def quantise(
 ) -> Quantised:
     """Write an int8 file of a float ONNX file, calibrated on images, and compare the two.
 
-    A quarter of the images is held out. With `ranges="auto"`, every rule for the ranges of activations is tried, and
-    bias correction with the best of them; the file with the least divergence on these images is written. The name of a
-    rule takes that one and leaves biases as they are, and so does a single batch of images, by min-max.
+    Half of the images are held out. With `ranges="auto"`, every rule for the ranges of activations is tried, with and
+    without bias correction. The file with the least divergence on these images is written: the mean of its square root,
+    so that no single image decides. The name of a rule takes that one and leaves biases as they are, and so does a
+    single batch of images, by min-max.
     """
     source, path = Path(source), Path(path).expanduser()
     if ranges not in ("auto", *RULES):
@@ -122,14 +123,19 @@ def quantise(
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         trial = _Trial(before, source, Path(folder), fit, held or fit)
-        choose = ranges == "auto" and bool(held)
-        for rule in RULES if choose else (next(iter(RULES)) if ranges == "auto" else ranges,):
-            trial.add(Setting(rule))
-        if choose:
-            trial.add(Setting(trial.best.ranges, corrected=True))
+        for setting in _settings(ranges, choose=bool(held)):
+            trial.add(setting)
         with replacing(path) as unfinished:
             shutil.copyfile(trial.file(trial.best), unfinished)
     return _compared(trial, path, seconds)
+
+
+def _settings(ranges: str, *, choose: bool) -> list[Setting]:
+    if ranges != "auto":
+        return [Setting(ranges)]
+    return [Setting(rule, corrected) for corrected in (False, True) for rule in RULES][
+        : None if choose else 1
+    ]
 
 
 def _split(images: Tensor, fixed: object) -> tuple[list[Tensor], list[Tensor]]:
@@ -179,7 +185,8 @@ class _Trial:
         )
         after = OnnxSession(self.file(setting))
         self.outputs[setting] = torch.cat([after(batch) for batch in self.held])
-        self.divergence[setting] = divergence([self.outputs[setting]], [self.wanted])
+        found = divergence_by_image([self.outputs[setting]], [self.wanted])
+        self.divergence[setting] = float(found.sqrt().mean())
 
     def _source(self, corrected: bool) -> Path:
         if not corrected:
