@@ -93,7 +93,8 @@ INTRO = """# Prune, then quantise
 `python benchmarks/int8.py --data FOLDER`, seed 0, {hardware}. ONNX Runtime, one thread, one image, files in turn; no
 fine-tuning. int8: ranges of activations and bias correction are chosen on half of the calibration images; min-max:
 the default of ONNX Runtime. Same answer: share of the images with the same answer as the float file. Goal: int8 of a
-pruned network faster than the pruned network, at most 1 point lost.
+pruned network faster than the pruned network, at most 1 point lost. On a machine with other work, only the ratio of two
+times of a network counts.
 
 | network | FLOPs left | file | size | time | accuracy | same answer | images | goal |
 |---|---|---|---|---|---|---|---|---|
