@@ -17,15 +17,13 @@ FILE = Path(__file__).parents[1] / "docs" / "cli.md"
 def reference() -> str:
     """Return the page."""
     root: Any = typer.main.get_command(app)
-    parts = ["# Command line", f"Options of the program: {_options(root)}", EPILOG]
+    general = (
+        "These options apply to every command. `--debug`, `--verbose` and `--log` may also stand after it."
+    )
+    parts = ["# Command line", EPILOG, general, _table(root)]
     for name, command in root.commands.items():
         parts += [f"## slimilar {name}", _plain(inspect.cleandoc(command.help or "")), _table(command)]
     return "\n\n".join(parts) + "\n"
-
-
-def _options(command: Any) -> str:
-    shown = [p for p in command.params if p.param_type_name == "option" and not p.hidden]
-    return "; ".join(f"`{p.opts[0]}` ({_plain(p.help or '').rstrip('.')})" for p in shown) + "."
 
 
 def _table(command: Any) -> str:

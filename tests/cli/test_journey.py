@@ -337,6 +337,25 @@ def test_weights_in_other_wrappings_and_a_dry_run(slimilar, home, weights):
         ("analyze net.py:MyNetwork --weights photos --input 3x32x32", 1, "but is a folder"),
         ("inspect small", 1, "small/model.safetensors"),
         ("bench small", 2, "did you mean small/model.safetensors?"),
+        ("analyze resnet50", 2, "did you mean torchvision:resnet50 or timm:resnet50?"),
+        ("analyze net.py:Block --input 3x32x32", 2, "but needs channels; write a function that returns Block(...)"),
+        ("analyze net.py:torch --input 3x32x32", 2, "must be a class or a function that returns the model, got module"),
+        ("analyze net.py:MyNetwork --input 1x32x32", 1, "(pass --input SHAPE)"),
+        ("analyze net.py:MyNetwork --flops 0.5", 2, "of analyze; it is one of prune, train"),
+        ("analyze net.py:MyNetwork --weights small/model.safetensors --input 3x32x32", 2,
+         "it is a pruned model: name the file itself as the model"),
+        ("inspect wrapped.pt", 1, "a .safetensors file, but is another kind of file"),
+        ("run small/recipe.yaml", 2, "small already holds model.safetensors"),
+        ("run none.yaml", 1, "but there is no such file; check the path"),
+        ("run small/plan.json", 1, "name the recipe.yaml"),
+        ("evaluate net.py:MyNetwork --weights wrapped.pt --input 3x32x32", 1,
+         "with the classes of the model, 0 to 1, but has label 9; pass --data"),
+        ("evaluate slimilar:demo --data photos", 1, "each of the 10 classes that the model distinguishes, but holds 2"),
+        ("evaluate net.py:MyNetwork --weights wrapped.pt --input 3x32x32 --data photos/test", 1,
+         "name the folder that holds test: photos"),
+        ("evaluate net.py:MyNetwork --weights wrapped.pt --input 3x32x32 --data photos --mean 127 --std 64", 2,
+         "divide both by 255"),
+        ("finetune small/model.safetensors --base net.py:MyNetwork --data photos --lr -1", 2, "--lr must be"),
         ("evaluate small/model.safetensors --base net.py:MyNetwork --weights none.pt --data photos", 1, "no such file"),
         ("finetune small/model.safetensors --base net.py:MyNetwork", 2, "--data must name the images to train on"),
         ("finetune small/model.safetensors --base net.py:MyNetwork --data photos --teacher net.py:MyNetwork", 2,
@@ -348,11 +367,26 @@ def test_mistakes_on_the_way_say_what_to_do(slimilar, small, words, code, messag
     assert message in slimilar(*words.split(), code=code)
 
 
+def test_a_recipe_that_cannot_be_run_again_does_not_say_that_it_was(slimilar, small):
+    assert "identical" not in slimilar("run", "small/recipe.yaml", code=2)
+
+
+def test_labels_are_said_to_follow_the_folders(slimilar):
+    said = slimilar("evaluate", *MINE, *PLAIN, "--data", "photos")
+    assert "test images: 40 of photos, labelled from 0 in the order of the folders cat, dog; 32x32" in said
+    assert "top-5" not in said  # of two classes
+
+
 def test_a_teacher_with_its_weights_and_fine_tuning_within_prune(slimilar, small):
     base = ["--base", "net.py:MyNetwork", "--data", "photos", "--epochs", "1", "--limit", "8"]
     taught = slimilar("finetune", "small/model.safetensors", *base, "--teacher", "net.py:MyNetwork",
                       "--teacher-weights", "wrapped.pt", "-o", "taught")  # fmt: skip
     assert "test accuracy" in taught
+    once_more = slimilar("finetune", "small/model.safetensors", *base, "-o", "taught", code=1)
+    assert "taught already holds a run" in once_more
+    assert "train images" not in once_more  # found before any image is read
+    anew = slimilar("finetune", "small/model.safetensors", *base, "--resume", "-o", "untaught")
+    assert "untaught holds no run to continue: training starts anew" in anew
     slimilar(
         "finetune",
         "small/model.safetensors",

@@ -42,7 +42,7 @@ def test_a_function_of_a_file_beside_its_helpers(tmp_path):
     assert isinstance(build(parse(f"{file}:ready")), nn.Conv2d)
     with pytest.raises(InvalidInput, match="did you mean make"):
         build(parse(f"{file}:maek"))
-    with pytest.raises(InvalidInput, match="'int' object is not callable"):
+    with pytest.raises(InvalidInput, match="must be a class or a function that returns the model, got int"):
         build(parse(f"{file}:odd"))
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from slimilar.cli.labels import check_labels, described_classes
 from slimilar.cli.model_source import OpenedModel, channels_last
 from slimilar.cli.output import Output, escape
 from slimilar.cli.preprocessing_options import PreprocessingOptions
@@ -48,23 +49,35 @@ class ImageReader:
     out: Output
     opened: OpenedModel
     options: PreprocessingOptions
+    learns: bool = (
+        False  # which class is which, from the folders themselves: they may be fewer than its outputs
+    )
 
     def labelled(
         self, what: str, split: Literal["train", "test"], limit: int | None = None
     ) -> Images | ImageFiles:
-        """Return images with labels, taken evenly; files that cannot be read are left out and listed."""
+        """Return images with labels that fit the model; files that cannot be read are left out and listed."""
+        return self._dataset(what, split, limit, labels=True)
+
+    def _dataset(
+        self, what: str, split: Literal["train", "test"], limit: int | None, labels: bool
+    ) -> Images | ImageFiles:
+        """Return images of a dataset, taken evenly; if their labels are used, they have to fit the model."""
         import torch
 
         from slimilar.data import ImageFiles, dataset
         from slimilar.utils.sampling import evenly
 
         found = dataset(what, split)
+        if labels:
+            check_labels(what, found, self.opened, self.learns)
         found = found if limit is None else found.at(torch.from_numpy(evenly(len(found), limit)))
         if isinstance(found, ImageFiles):
             found = self._readable(found.prepared(self._preprocessing()))
         else:
             found = found.normalised(self._normalisation(found.normalisation))
-        self.out.note(f"{split} images: {len(found)} of {escape(what)}; {self._how(found)}")
+        classes = escape(described_classes(found))
+        self.out.note(f"{split} images: {len(found)} of {escape(what)}{classes}; {self._how(found)}")
         return found
 
     def calibration(self, what: str, limit: int, labels: bool = False) -> CalibrationImages:
@@ -90,7 +103,7 @@ class ImageReader:
         elif path.suffix == ".npz" and not path.stem.startswith("cifar"):
             found = self._arrays(path, limit, labels)
         else:
-            found = self._all(self.labelled(what, "train", limit))
+            found = self._all(self._dataset(what, "train", limit, labels))
         return replace(found, images=fitted(found.images, self.opened))
 
     def _several(self, path: Path, limit: int, labels: bool) -> CalibrationImages:
@@ -162,7 +175,7 @@ class ImageReader:
         place = path / "train" if (path / "train").is_dir() else path
         found = image_folder(place) if labels else unlabelled_files(place, limit)
         if labels:
-            _check_classes(place, found, self.opened)
+            check_labels(str(place), found, self.opened)
             found = found.at(torch.from_numpy(evenly(len(found), limit)))
         found = self._readable(found.prepared(self._preprocessing()))
         self.out.note(f"calibration images: {self._how(found)}")
@@ -228,19 +241,6 @@ def fitted(images: Tensor, opened: OpenedModel) -> Tensor:
     if list(images.shape[2:]) != size:
         images = interpolate(images, size, mode="bilinear", antialias=True)
     return images.permute(0, 2, 3, 1).contiguous() if last else images
-
-
-def _check_classes(place: Path, found: ImageFiles, opened: OpenedModel) -> None:
-    """Refuse folders that are not the model's classes: folders by date would be taken for labels."""
-    import torch
-
-    with torch.no_grad():
-        scores = opened.model(opened.example())
-    if isinstance(scores, torch.Tensor) and scores.ndim == 2 and scores.shape[1] != len(found.class_names):
-        raise DataError(
-            f"{place} must hold one folder for each of the {scores.shape[1]} classes that the model distinguishes, "
-            f"but holds {len(found.class_names)}; name a folder with these classes"
-        )
 
 
 def _some_arrays(path: Path, arrays: Any, limit: int, labels: bool) -> tuple[Any, Any]:

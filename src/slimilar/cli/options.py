@@ -24,7 +24,7 @@ Data = Annotated[
         metavar="DATA",
     ),
 ]
-Limit = Annotated[int | None, typer.Option(help="Use only the first N images.", min=1, metavar="N")]
+Limit = Annotated[int | None, typer.Option(help="Use only N images, taken evenly.", min=1, metavar="N")]
 Rate = Annotated[
     float | None, typer.Option("--lr", help="Learning rate, in place of the recipe's.", metavar="RATE")
 ]

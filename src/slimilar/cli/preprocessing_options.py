@@ -70,7 +70,7 @@ class PreprocessingOptions:
         from slimilar.data.preprocessing import IMAGENET, checked_normalisation
 
         if self.mean is not None and self.std is not None:
-            return checked_normalisation(_numbers("--mean", self.mean), _numbers("--std", self.std))
+            return checked_normalisation(_means(self.mean), _numbers("--std", self.std))
         named = {"auto": None, "raw": RAW, "imagenet": IMAGENET, **CIFAR}
         return named[self.normalise]
 
@@ -105,6 +105,16 @@ def _usual(opened: OpenedModel) -> Preprocessing:
 
     grey = opened.channels == 1
     return Preprocessing.of(opened.size, normalisation=RAW if grey else IMAGENET, grey=grey)
+
+
+def _means(text: str) -> list[float]:
+    """Return the means of pixels from 0 to 1."""
+    found = _numbers("--mean", text)
+    if max(found) > 1:
+        raise InvalidInput(
+            f"--mean and --std must be those of pixels from 0 to 1, got --mean {text}; divide both by 255"
+        )
+    return found
 
 
 def _numbers(option: str, text: str) -> list[float]:

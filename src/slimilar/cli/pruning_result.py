@@ -172,8 +172,14 @@ def next_commands(opened: OpenedModel, file: Path, data: str | None, scores: boo
         *evaluate,
         f"slimilar bench {opened.command} {saved}{base if '--base' not in opened.command else ''}",
         *finetune,
-        f"slimilar export {saved}{base} -o small.onnx",
+        f"slimilar export {saved}{base} -o {shlex.quote(_exported(file))}",
     ]
+
+
+def _exported(file: Path) -> str:
+    """Return a name for an ONNX file: that of the folder of results, or of the model."""
+    name = file.parent.absolute().name if file.name == FILES["model"] else file.stem
+    return f"{name or 'small'}.onnx"
 
 
 def described(

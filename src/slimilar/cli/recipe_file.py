@@ -63,6 +63,9 @@ def read_recipe(file: Path, known: list[str]) -> PruningRecipe:
 
     from slimilar.utils.suggestions import choose
 
+    if not file.expanduser().is_file():
+        what = "is a folder" if file.expanduser().is_dir() else "there is no such file"
+        raise DataError(f"{file} must be a recipe that slimilar prune wrote, but {what}; check the path")
     try:
         found = yaml.safe_load(file.expanduser().read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
@@ -71,7 +74,8 @@ def read_recipe(file: Path, known: list[str]) -> PruningRecipe:
         ) from error
     if not isinstance(found, dict) or not isinstance(found.get("model"), str):
         raise DataError(
-            f"{file} must be a recipe with a model and options, but has no model; see slimilar prune"
+            f"{file} must be a recipe with a model and options, but has no model; name the recipe.yaml that "
+            "slimilar prune wrote"
         )
     if found.get("command", "prune") != "prune":
         raise InvalidInput(f"{file} must be a recipe of the command prune, got {found['command']!r}")

@@ -55,6 +55,10 @@ class TrainingOptions:
         """Raise for names and places that are not there, before any work; needs no torch."""
         check_recipe(self.recipe)
         check_one_of("amp", self.amp, AMP)
+        if self.lr is not None and not 0 < self.lr < float("inf"):
+            raise InvalidInput(
+                f"--lr must be a number above 0, got {self.lr:g}; leave it out for that of the recipe"
+            )
         check_dataset(self.dataset)
         folder_for(self.out)
 

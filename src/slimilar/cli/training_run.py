@@ -25,15 +25,22 @@ class TrainingCommand:
     """One training from the command line: its data, its progress, its result."""
 
     def __init__(
-        self, out: Output, opened: OpenedModel, options: TrainingOptions, unlabelled: bool = False
+        self,
+        out: Output,
+        opened: OpenedModel,
+        options: TrainingOptions,
+        *,
+        unlabelled: bool = False,
+        learns_classes: bool = False,
     ) -> None:
         from slimilar.train.distributed import DistributedContext
 
         self.opened, self.options, self.folder = opened, options, folder_for(options.out)
         self.first = DistributedContext.join().is_first  # of several processes, one prints and writes
         self.out = out if self.first else Output(quiet=True)
+        self._check_run()
         named = options.dataset
-        reader = ImageReader(self.out, opened, options.preprocessing)
+        reader = ImageReader(self.out, opened, options.preprocessing, learns_classes)
         self.images: Any
         self.test: Any = None
         if unlabelled:
@@ -43,6 +50,15 @@ class TrainingCommand:
             self.images = reader.labelled(named, "train", options.limit)
             self.test = reader.labelled(named, "test", options.limit)
             self.preprocessing = reader.preprocessing(self.images)
+
+    def _check_run(self) -> None:
+        """Raise where the folder holds a run that is not to be continued, before images are read."""
+        from slimilar.train.run import LAST, check_new_run
+
+        if not self.options.resume:
+            check_new_run(self.folder)
+        elif not (self.folder / LAST).exists():
+            self.out.note(f"{escape(self.folder)} holds no run to continue: training starts anew")
 
     def __call__(
         self,

@@ -48,11 +48,17 @@ def dataset(
     return found if normalisation is None else found.normalised(normalisation)
 
 
+def _hint(path: Path) -> str:
+    """Return what to do about a folder without splits: users name the split itself."""
+    known = {name for names in FOLDERS.values() for name in names}
+    return f"name the folder that holds {path.name}: {path.parent}" if path.name in known else "add it"
+
+
 def _folder(path: Path, split: Split, size: int) -> ImageFiles:
     inside = [path / name for name in FOLDERS[split] if (path / name).is_dir()]
     if not inside:
         raise DataError(
-            f"{path} must hold a folder named {' or '.join(FOLDERS[split])}, but holds none; add it"
+            f"{path} must hold a folder named {' or '.join(FOLDERS[split])}, but holds none; {_hint(path)}"
         )
     training = path / "train"
     classes = image_folder(training).class_names if split == "test" and training.is_dir() else None

@@ -57,6 +57,17 @@ class Stored:
         return self.info.get("source")
 
 
+def _unreadable(file: Path, error: Exception) -> str:
+    """Return what is wrong with a file: another kind of file, or a damaged one."""
+    if file.suffix != ".safetensors":
+        return (
+            f"{file} must be a saved model, a .safetensors file, but is another kind of file; name that file"
+        )
+    return (
+        f"{file} must be a whole safetensors file, but reading it failed: {error}; was it copied completely?"
+    )
+
+
 def inspect(path: str | os.PathLike[str]) -> Stored:
     """Return the metadata of a saved file, without reading the weights."""
     file = check_saved_file(path)
@@ -67,9 +78,7 @@ def inspect(path: str | os.PathLike[str]) -> Stored:
             shapes = {name: tuple(part.get_shape()) for name, part in slices.items()}
             dtypes = {name: str(part.get_dtype()) for name, part in slices.items()}
     except (OSError, SafetensorError) as error:
-        raise StoreError(
-            f"{file} must be a whole safetensors file, but reading it failed: {error}; was it copied completely?"
-        ) from error
+        raise StoreError(_unreadable(file, error)) from error
     if text is None:
         raise StoreError(
             f"{file} must be a file that Slimilar saved, but contains only weights; "

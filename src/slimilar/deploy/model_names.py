@@ -54,7 +54,7 @@ def parse(text: str) -> ModelSource:
         )
     raise InvalidInput(
         "a model must be given as torchvision:NAME, timm:NAME, slimilar:NAME, a saved .safetensors file, "
-        f"an .onnx file, or path/file.py:function, got {text!r}{_saved_in(text)}"
+        f"an .onnx file, or path/file.py:function, got {text!r}{_saved_in(text) or _known(text)}"
     )
 
 
@@ -62,6 +62,12 @@ def _saved_in(text: str) -> str:
     """Return a hint: the saved model in a folder, which `slimilar prune` wrote."""
     file = Path(text).expanduser() / "model.safetensors"
     return f"; did you mean {file}?" if file.is_file() else ""
+
+
+def _known(text: str) -> str:
+    """Return a hint: an architecture without its library."""
+    plain = text.isidentifier() and not Path(text).exists()
+    return f"; did you mean torchvision:{text} or timm:{text}?" if plain else ""
 
 
 def _inside(text: str) -> str:

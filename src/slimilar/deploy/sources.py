@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import re
 import sys
 from typing import Any
@@ -112,4 +113,27 @@ def _file(source: ModelSource) -> Any:
     sys.modules[spec.name] = module  # dataclasses look up their module
     spec.loader.exec_module(module)
     found = getattr(module, choose(function, [n for n in vars(module) if not n.startswith("__")], "function"))
-    return found if isinstance(found, nn.Module) else found()
+    if isinstance(found, nn.Module):
+        return found
+    _check_callable(source, found)
+    return found()
+
+
+def _check_callable(source: ModelSource, found: Any) -> None:
+    """Raise for what cannot be called without arguments."""
+    if not callable(found):
+        raise InvalidInput(
+            f"{source} must be a class or a function that returns the model, got {type(found).__name__}; name another"
+        )
+    try:
+        parameters = inspect.signature(found).parameters.values()
+    except (TypeError, ValueError):  # written in C
+        return
+    optional = inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD
+    needed = [p.name for p in parameters if p.default is p.empty and p.kind not in optional]
+    if needed:
+        name = source.name.rpartition(":")[2]
+        raise InvalidInput(
+            f"{source} must be callable without arguments, but needs {', '.join(needed)}; write a function that "
+            f"returns {name}(...) with your arguments, and name that"
+        )

@@ -13,10 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from slimilar.deploy.file_format import KEY
 from slimilar.deploy.model_names import check_weights_file
 from slimilar.errors import DataError, InvalidInput
 
@@ -41,10 +42,19 @@ def fill_(model: nn.Module, path: str | os.PathLike[str]) -> nn.Module:
         if tensor.shape != held[name].shape:
             raise InvalidInput(
                 f"{path} must fit the model, but {name} is {tuple(tensor.shape)} in the file and "
-                f"{tuple(held[name].shape)} in the model; does it need other options (classes=..., num_classes=...)?"
+                f"{tuple(held[name].shape)} in the model; {_other_shapes(path)}"
             )
     model.load_state_dict(state, strict=False)
     return model
+
+
+def _other_shapes(path: str | os.PathLike[str]) -> str:
+    """Return what to do about tensors of other shapes: a pruned model is loaded, not filled in."""
+    if Path(path).suffix == ".safetensors":
+        with safe_open(Path(path).expanduser(), "pt") as opened:
+            if KEY in (opened.metadata() or {}):
+                return "it is a pruned model: name the file itself as the model"
+    return "does it need other options (classes=..., num_classes=...)?"
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Tensor]:

@@ -12,7 +12,7 @@ from dataclasses import replace
 import torch
 from torch import nn
 
-from slimilar.errors import InvalidInput, TraceError
+from slimilar.errors import InvalidInput, Option, TraceError
 from slimilar.graph import training_only
 from slimilar.graph.assumptions import Assumptions
 from slimilar.graph.collector import Collector
@@ -93,7 +93,8 @@ def _trace_on_values(model: nn.Module, example: Example, assumptions: Assumption
     except InvalidInput:
         raise
     except Exception as error:
-        raise TraceError(_rejected(example, error)) from error
+        shape = Option("input", "SHAPE", "an example of the shape that the model takes")
+        raise TraceError(_rejected(example, error), " (pass ", shape, ")") from error
 
 
 def _rejected(example: Example, error: Exception) -> str:
@@ -102,8 +103,7 @@ def _rejected(example: Example, error: Exception) -> str:
     given = f"shapes {shapes}" if shapes else "no tensor"
     return (
         f"the model must run on its example input, but on {given} its forward raised "
-        f"{type(error).__name__}: {_first_line(error)} "
-        "(pass an example of the shape that the model takes)"
+        f"{type(error).__name__}: {_first_line(error)}"
     )
 
 

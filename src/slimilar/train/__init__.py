@@ -19,14 +19,14 @@ from torch import nn
 
 from slimilar.data.images import Images
 from slimilar.data.source import Data, ImageSource, UnlabelledImages, as_image_source
-from slimilar.errors import InvalidInput, Option, TrainingError
+from slimilar.errors import InvalidInput, Option
 from slimilar.train.configuration import RunConfiguration
 from slimilar.train.distributed import DistributedContext, placed
 from slimilar.train.evaluate import Score, evaluate
 from slimilar.train.loss import Distillation, training_loss
 from slimilar.train.recipes import RECIPES, Recipe, recipe
 from slimilar.train.recipes import recipe as recipe_named
-from slimilar.train.run import BEST, LAST, TrainingRun
+from slimilar.train.run import BEST, LAST, TrainingRun, check_new_run
 from slimilar.train.settings import EpochRecord, Hooks, Progress, TrainingResult, TrainingSettings
 
 __all__ = [
@@ -149,11 +149,7 @@ def _resume(run: TrainingRun, folder: Path | None, wanted: bool) -> None:
             )
         return
     last = folder / LAST
-    if last.exists() and not wanted:
-        raise TrainingError(
-            f"{folder} already holds a run; pass ",
-            Option("resume", True),
-            " to continue it, or choose another folder",
-        )
-    if last.exists():
+    if not wanted:
+        check_new_run(folder)
+    elif last.exists():
         run.state.load(last)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from slimilar.errors import DataError, InvalidInput
+from slimilar.errors import DataError, InvalidInput, Option, TrainingError
 from slimilar.train.batches import Batch, Epoch, batches, mixed_seed
 from slimilar.train.checkpoint import save_checkpoint
 from slimilar.train.configuration import RunConfiguration
@@ -21,6 +22,16 @@ from slimilar.train.training_log import TrainingLog
 from slimilar.train.training_mode import set_training
 
 LAST, BEST = "last.safetensors", "best.safetensors"
+
+
+def check_new_run(folder: Path) -> None:
+    """Raise if a folder already holds a run."""
+    if (folder / LAST).exists():
+        raise TrainingError(
+            f"{folder} already holds a run; pass ",
+            Option("resume", True),
+            " to continue it, or choose another folder",
+        )
 
 
 class TrainingRun:

@@ -48,7 +48,7 @@ class Int8Options:
         str | None, _option(help="Measure accuracy before and after on these test images.", metavar="DATA")
     ] = None
     limit: Annotated[
-        int | None, _option(help="Use only the first N images of --data.", min=1, metavar="N")
+        int | None, _option(help="Use only N images of --data, taken evenly.", min=1, metavar="N")
     ] = None
     preprocessing: PreprocessingOptions = PreprocessingOptions()
 

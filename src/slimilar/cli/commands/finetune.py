@@ -65,7 +65,7 @@ def finetune(
     original = _teacher(named, replace(source, weights=teacher_weights, input=shapes), training.device)
     if unlabelled and original is None:
         raise InvalidInput("--unlabelled needs a model to learn from, got none; pass --teacher MODEL")
-    run = TrainingCommand(out, opened, training, unlabelled)
+    run = TrainingCommand(out, opened, training, unlabelled=unlabelled)
     if named and not teacher:
         run.out.note(f"teacher: {escape(named)}, the model before pruning")
     run(tune=True, teacher=original, freeze_statistics=freeze_statistics)

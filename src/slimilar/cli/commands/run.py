@@ -39,7 +39,9 @@ def run(
         read = replace(read, options={**read.options, "out": str(out)})
     shown = ("--json", output.json), ("--quiet", output.quiet)
     extra = [word for word, wanted in (("--force", force), *shown) if wanted]
-    command.main([*words_of(read), *extra], prog_name="slimilar prune", standalone_mode=False)
+    code = command.main([*words_of(read), *extra], prog_name="slimilar prune", standalone_mode=False)
+    if code:  # the reason has been printed
+        raise typer.Exit(code)
     if read.digest is not None:
         from slimilar.deploy.file_format import inspect
 

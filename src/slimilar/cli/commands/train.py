@@ -30,4 +30,4 @@ def train(
 
     torch.manual_seed(training.seed)
     opened = source.open(model).placed(training.device)
-    TrainingCommand(out, opened, training)(phase=phase)
+    TrainingCommand(out, opened, training, learns_classes=True)(phase=phase)
