@@ -40,9 +40,9 @@ def started() -> Iterator[Any]:
 class OpenPage:
     """One page, of a file or an address, with the errors, dialogs and requests that it caused."""
 
-    def __init__(self, browser: Any, file: Path | str, **options: Any) -> None:
+    def __init__(self, browser: Any, file: Path | str, *, patience: float = 10, **options: Any) -> None:
         self.context = browser.new_context(accept_downloads=True, **{"viewport": DESKTOP, **options})
-        self.context.set_default_timeout(10_000)
+        self.context.set_default_timeout(1000 * patience)  # seconds, for the first load too
         self.page = self.context.new_page()
         self.problems: list[str] = []
         self.requests: list[str] = []

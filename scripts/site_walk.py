@@ -70,8 +70,7 @@ def main(folder: Path) -> int:
             name = page.parent.name if page.parent != SITE else "index"
             for view, options in VIEWS.items():
                 url = address + str(page.parent.relative_to(SITE)) + "/"
-                opened = OpenPage(browser, url, reduced_motion="reduce", **options)
-                opened.context.set_default_timeout(120_000)  # the machine may be busy
+                opened = OpenPage(browser, url, patience=120, reduced_motion="reduce", **options)
                 opened.page.wait_for_load_state("networkidle")
                 outside = [u for u in opened.requests if not u.startswith((address, "data:", "blob:"))]
                 found = [*opened.page.evaluate(_FAULTS), *opened.problems, *outside]
