@@ -3,11 +3,12 @@
     python scripts/docs_commands.py                          clones, installs, runs all pages
     python scripts/docs_commands.py --data FOLDER            also those that need datasets and checkpoints
     python scripts/docs_commands.py --clone FOLDER --only latency.md,export.md
+    python scripts/docs_commands.py --missing                only commands without a row that ended with 0
 
 Commands are those in blocks marked `sh` and in code spans. A page's commands run in order, in a folder of its own with
 what scripts/stand_ins.py writes for a reader's files: net.py, weights, photos, a saved model. What takes hours runs
 smaller, or shows only that it is there; the record says which. Writes benchmarks/results/docs-commands.txt: every row
-has the commit that the clone was at; rows of other pages stay.
+has the commit that the clone was at; rows of other commands stay, as long as a page has these commands.
 """
 
 from __future__ import annotations
@@ -56,6 +57,7 @@ _SMALLER = (
         r"python benchmarks/\1.py --help",
         "help only: takes hours",
     ),
+    (r"python benchmarks/(int8|speed)\.py$", r"python benchmarks/\1.py --help", "help only: takes minutes"),
     (r"python benchmarks/(few_images|report|widths)\.py$", r"test -f benchmarks/\1.py", "named only: takes minutes"),
     (r"python -m experiments NAME.*", "python -m experiments bound --scale tiny --out {scratch}/results", "scale tiny"),
     (r"python -m experiments\.(bases|short_recipe).*", r"python -m experiments.\1 --help", "help only: takes hours"),
@@ -139,9 +141,8 @@ class Workplace:
     environment: dict[str, str]
 
 
-def run_page(page: Path, clone: Path, data: Path | None) -> list[str]:
-    """Run the commands of a page and return a row for each."""
-    wanted = commands(page)
+def run_page(wanted: list[Command], clone: Path, data: Path | None) -> list[str]:
+    """Run commands of a page and return a row for each."""
     if not wanted:
         return []
     with tempfile.TemporaryDirectory(prefix="slimilar-docs-") as name:
@@ -195,20 +196,31 @@ def _told(code: str, seconds: float, place: Workplace, command: Command, note: s
     return row + (f"   [{note}]" if note else "")
 
 
-def _page(row: str) -> str:
-    return row.split()[3]
+def _named(row: str) -> tuple[str, str]:
+    """Return the page and the command of a row."""
+    _, _, _, page, text = row.split(maxsplit=4)
+    return page, text.partition("   [")[0]
 
 
-def record(rows: dict[str, list[str]]) -> None:
-    """Write the rows of the pages that were run; those of others stay."""
+def noted() -> dict[tuple[str, str], str]:
+    """Return the rows of the record by page and command."""
     known = RECORD.read_text(encoding="utf-8").splitlines() if RECORD.exists() else []
-    order = [str(page.relative_to(ROOT)) for page in pages()]
-    noted = known[known.index(_HEADING) + 1 :] if _HEADING in known else []
-    others = [row for row in noted if _page(row) in order and _page(row) not in rows]
-    found = sorted(
-        [*others, *(row for page in rows.values() for row in page)], key=lambda r: order.index(_page(r))
-    )
-    write_text(RECORD, "\n".join([header("python scripts/docs_commands.py", 0), "", _HEADING, *found, ""]))
+    rows = known[known.index(_HEADING) + 1 :] if _HEADING in known else []
+    return {_named(row): row for row in rows if row}
+
+
+def record(rows: list[str]) -> None:
+    """Write rows in the order of the pages; those of other commands stay, as long as a page has these commands."""
+    found = noted() | {_named(row): row for row in rows}
+    order = [(command.page, command.text) for page in pages() for command in commands(page)]
+    lines = [found[name] for name in order if name in found]
+    write_text(RECORD, "\n".join([header("python scripts/docs_commands.py", 0), "", _HEADING, *lines, ""]))
+
+
+def missing(wanted: list[Command]) -> list[Command]:
+    """Return the commands without a row that ended with 0."""
+    ended = {name for name, row in noted().items() if row.split()[0] == "0"}
+    return [command for command in wanted if (command.page, command.text) not in ended]
 
 
 def pages() -> list[Path]:
@@ -224,14 +236,18 @@ def main() -> int:
     parser.add_argument("--data", type=Path, help="folder of datasets and checkpoints")
     parser.add_argument("--clone", type=Path, help="a clone with its environment, instead of a new one")
     parser.add_argument("--only", default="", help="names of pages, separated by commas")
+    parser.add_argument(
+        "--missing", action="store_true", help="only commands without a row that ended with 0"
+    )
     parser.add_argument("--list", action="store_true", help="say what would be run")
     given = parser.parse_args()
     wanted = set(given.only.split(",")) - {""}
     paths = {str(page.relative_to(ROOT)): page for page in pages()}
     names = wanted - set(paths)  # README.md is one page, though another folder has one too
     chosen = [page for path, page in paths.items() if not wanted or path in wanted or page.name in names]
+    todo = [missing(commands(page)) if given.missing else commands(page) for page in chosen]
     if given.list:
-        for command in [c for page in chosen for c in commands(page)]:
+        for command in [c for page in todo for c in page]:
             print(
                 f"{command.page:<27} {command.text}"
                 + (f"   [{command.why}] {command.run}" if command.why else "")
@@ -241,9 +257,9 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="slimilar-clone-") as folder:
         clone = given.clone.resolve() if given.clone else cloned(Path(folder) / "slimilar")
         data = None if given.data is None else given.data.resolve()
-        for page in chosen:
-            rows = run_page(page, clone, data)
-            record({str(page.relative_to(ROOT)): rows})
+        for page_commands in todo:
+            rows = run_page(page_commands, clone, data)
+            record(rows)
             failed |= any(row.split()[0] not in ("0", "-") for row in rows)
     return int(failed)
 

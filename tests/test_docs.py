@@ -160,6 +160,12 @@ def test_every_command_of_the_pages_would_be_run() -> None:
     assert not [c.run for c in found if re.search(r"\b(MODEL|FILE|NAME|FOLDER|CRITERION)\b", c.run)]
 
 
+def test_every_command_of_the_pages_has_been_run() -> None:
+    """`python scripts/docs_commands.py --missing` runs those that have not."""
+    program = script("docs_commands")
+    assert [c.text for page in program.pages() for c in program.missing(program.commands(page))] == []
+
+
 def test_every_public_name_is_in_the_reference() -> None:
     named = re.findall(
         r"^::: slimilar\.([\w.]+)$", (DOCS / "api.md").read_text(encoding="utf-8"), re.MULTILINE
