@@ -232,6 +232,18 @@ def test_ctrl_c_leaves_nothing(tmp_path):
     assert not list(tmp_path.rglob("*.*"))
 
 
+def test_ctrl_c_in_code_that_python_makes_ends_with_its_code(tmp_path):
+    """Dataclasses are made by exec(): after an interrupt there, CPython ends by the signal, unless told otherwise."""
+    (tmp_path / "stopped.py").write_text(
+        "import sys\nfrom slimilar.cli.error_handling import report\n"
+        "report(KeyboardInterrupt())\n"  # imports what printing needs, which would hide it
+        "try:\n    exec('raise KeyboardInterrupt')\n"
+        "except KeyboardInterrupt as stop:\n    sys.exit(report(stop))\n"
+    )
+    done = subprocess.run([sys.executable, "-m", "stopped"], cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr.split("\n")[1]) == (130, "slimilar: stopped")
+
+
 # --- what the commands do -----------------------------------------------------------------------------------------
 
 

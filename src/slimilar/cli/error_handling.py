@@ -57,6 +57,8 @@ def guarded(command: Callable[P, T]) -> Callable[P, T]:
 def report(error: BaseException) -> int:
     """Print what went wrong and return the exit code for it."""
     if isinstance(error, KeyboardInterrupt):
+        # CPython remembers an interrupt inside of exec(), as in an import of dataclasses, and would end by the signal.
+        exec("")
         return _print(str(error) or "stopped", STOPPED)
     if isinstance(error, SlimilarError):
         return _print(error.message(as_typed), MISUSED if isinstance(error, InvalidInput) else FAILED)
