@@ -12,6 +12,7 @@ draws the pictures of the documentation.
 from __future__ import annotations
 
 import argparse
+import time
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -77,10 +78,13 @@ def _train(args: argparse.Namespace, case: Case, same: dict[str, Any], ledger: R
 
 
 def _pruned(case: Case, method: str, flops: float, keep: Path | None) -> dict[str, Any]:
+    began, used = time.perf_counter(), time.process_time()
     small = METHODS[method][2](case.task, flops)
+    took = {"seconds": round(time.perf_counter() - began, 2), "cpu": round(time.process_time() - used, 2)}
     if keep is not None:
         slimilar.save(small, keep / f"{case.task.name}-{flops}-{method}-{case.task.seed}.safetensors")
-    return {"flops_left": _left(case, small), "calibration": len(case.task.calibration), **case.score(small)}
+    left = {"flops_left": _left(case, small), "calibration": len(case.task.calibration)}
+    return {**took, **left, **case.score(small)}
 
 
 def _left(case: Case, small: nn.Module) -> float:

@@ -52,7 +52,7 @@ def _networks(task: Task, kept: Path) -> dict[str, nn.Module]:
     """Return the original, and the pruned networks that were kept, by what they are called in the picture."""
     found = {"original": task.model}
     for flops in BUDGETS:
-        file = kept / f"{task.name}-{flops}-ours-{task.seed}.safetensors"
+        file = kept / f"{task.name}-{flops}-auto-{task.seed}.safetensors"
         if file.exists():
             found[f"{flops:.0%} of FLOPs"] = slimilar.load(file, DnCNN())
     return found

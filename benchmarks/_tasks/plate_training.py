@@ -16,7 +16,7 @@ from slimilar.utils.atomic import write_text
 
 EPOCHS = 3
 RATES = {
-    "ours": 0.001,
+    "auto": 0.001,
     "none": 0.01,
 }  # gentle where there is a fit to keep, the library's default where there is none
 

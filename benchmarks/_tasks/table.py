@@ -57,7 +57,7 @@ def _lines(scores: dict[str, str], rows: list[Row]) -> list[str]:
     together: dict[tuple[float, str, int], list[Row]] = {}
     for row in sorted(rows, key=lambda r: -r["flops"]):
         together.setdefault((row["flops"], row["method"], row.get("epochs", 0)), []).append(row)
-    head = ["FLOPs left", "method", *scores.values(), "seconds (CPU)"]
+    head = ["FLOPs left", "method", *scores.values(), "seconds to prune (CPU)"]
     return [_cells(head), "|---" * len(head) + "|", *(_line(scores, found) for found in together.values())]
 
 
@@ -65,11 +65,16 @@ def _line(scores: dict[str, str], found: list[Row]) -> str:
     row = found[0]
     words = "before pruning" if row["method"] == "before" else METHODS[row["method"]][1]
     words += f", then {row['epochs']} epochs of its own trainer" if row.get("epochs") else ""
-    seconds, cpu = (mean(r[key] for r in found) for key in ("seconds", "cpu"))
     measured = [_spread([r[name] for r in found]) for name in scores]
-    return _cells(
-        [f"{row.get('flops_left', row['flops']):.1%}", words, *measured, f"{seconds:.0f} ({cpu:.0f})"]
-    )
+    return _cells([f"{row.get('flops_left', row['flops']):.1%}", words, *measured, _time(found)])
+
+
+def _time(found: list[Row]) -> str:
+    """Return the seconds it took; of a network that was not changed there are none."""
+    if found[0]["method"] == "before":
+        return ""
+    seconds, cpu = (mean(r[key] for r in found) for key in ("seconds", "cpu"))
+    return f"{seconds:.0f} ({cpu:.0f})"
 
 
 def _spread(values: list[float]) -> str:
