@@ -1,6 +1,6 @@
 """Networks that do not classify: a denoiser, a detector, a segmentation network, a reader; pruned without training.
 
-    python benchmarks/tasks.py --data FOLDER [--tasks denoise,detect,...] [--methods auto,none,grail] [--seeds 0]
+    python benchmarks/tasks.py --data FOLDER [--tasks denoise,detect,...] [--methods auto,none,grail] [--flops 0.5]
 
 FOLDER holds the trained networks and images that `_tasks/` names. Calibration images, images to train on and images to
 score on never meet; nothing was chosen on any of them. Rows are appended to benchmarks/results/tasks.jsonl as soon as
@@ -44,6 +44,9 @@ def main() -> None:
     parser.add_argument("--tasks", default=",".join(TASKS))
     parser.add_argument("--methods", default="auto,none,grail")
     parser.add_argument("--seeds", default="0", help="of the calibration images, separated by commas")
+    parser.add_argument(
+        "--flops", default="", help="budgets of a task's own, separated by commas; all without"
+    )
     parser.add_argument("--keep", type=Path, help="folder for the pruned networks")
     parser.add_argument(
         "--train", action="store_true", help="train kept detectors on, with their own trainer"
@@ -65,16 +68,21 @@ def main() -> None:
             if args.train and name == "detect":
                 _train(args, case, same, ledger)
             for method in filter(None, args.methods.split(",")):
-                for flops in case.budgets:
+                for flops in _budgets(case, args.flops):
                     key = {**same, "method": method, "flops": flops}
                     ledger.row(key, partial(_pruned, case, method, flops, args.keep))
     write_text(RESULTS / "tasks.md", table(ledger.rows))
 
 
 def _train(args: argparse.Namespace, case: Case, same: dict[str, Any], ledger: RowLedger) -> None:
-    for flops, method in product(case.budgets[1:], RATES):
+    for flops, method in product(_budgets(case, args.flops), RATES):
         key = {**same, "method": method, "flops": flops, "epochs": EPOCHS}
         ledger.row(key, partial(trained, case, args.data, args.keep, method, flops))
+
+
+def _budgets(case: Case, wanted: str) -> list[float]:
+    """Return the budgets of a task that are among those wanted, all of them if none is named."""
+    return [flops for flops in case.budgets if not wanted or flops in map(float, wanted.split(","))]
 
 
 def _pruned(case: Case, method: str, flops: float, keep: Path | None) -> dict[str, Any]:
