@@ -42,7 +42,20 @@ def _laid_out(t: Tensor, program: Program) -> Tensor:
     if not t.is_floating_point():
         return t.to(program.device)
     t = t.to(program.device, program.dtype)
-    return t.contiguous(memory_format=torch.channels_last) if t.ndim == 4 else t
+    return _channels_last(t) if t.ndim == 4 else t
+
+
+def _channels_last(t: Tensor) -> Tensor:
+    """Return images with channels side by side; a single channel is copied, for its strides alone tell the order.
+
+    PyTorch takes one channel for channels-last as it is, and then lets no convolution behind it write that way.
+
+    >>> _channels_last(torch.zeros(2, 1, 4, 4)).stride()
+    (16, 1, 4, 1)
+    """
+    if t.shape[1] > 1:
+        return t.contiguous(memory_format=torch.channels_last)
+    return torch.empty_like(t, memory_format=torch.channels_last).copy_(t)
 
 
 def execute(program: Program, k: int, values: Values, tensors: Tensors) -> None:
