@@ -31,7 +31,8 @@ Command: `python benchmarks/tasks.py --data FOLDER`; rows with seeds, versions a
 Pruned with unlabelled images, no training unless a row says so. FLOPs are those of the whole network. Images to
 calibrate with, to train on and to score on never meet.
 
-The first budget of a network includes the scan, which serves all of them.
+CPU seconds are those of pruning, or of training and scoring where a row says that it is trained. The first budget of a
+run includes the scan, which serves all of them.
 
 - Denoiser: 128 noisy crops of 64 pixels out of 300 training images; scored on centre crops of 160 pixels of Set68.
   The noisy images have 20.2 dB.
@@ -59,7 +60,7 @@ def _lines(scores: dict[str, str], rows: list[Row]) -> list[str]:
     together: dict[tuple[float, str, int], list[Row]] = {}
     for row in sorted(rows, key=lambda r: -r["flops"]):
         together.setdefault((row["flops"], row["method"], row.get("epochs", 0)), []).append(row)
-    head = ["FLOPs left", "method", *scores.values(), "CPU seconds to prune"]
+    head = ["FLOPs left", "method", *scores.values(), "CPU seconds"]
     return [_cells(head), "|---" * len(head) + "|", *(_line(scores, found) for found in together.values())]
 
 
