@@ -49,9 +49,8 @@ class ImageReader:
     out: Output
     opened: OpenedModel
     options: PreprocessingOptions
-    learns: bool = (
-        False  # which class is which, from the folders themselves: they may be fewer than its outputs
-    )
+    # Whether the model learns its classes from the folders: these may be fewer than its outputs.
+    learns: bool = False
 
     def labelled(
         self, what: str, split: Literal["train", "test"], limit: int | None = None

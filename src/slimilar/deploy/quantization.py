@@ -52,7 +52,10 @@ class Setting:
 
 @dataclass(frozen=True, eq=False)
 class Quantised:
-    """A quantised file beside the float one it was made from, on images that it was not calibrated with."""
+    """A quantised file beside the float one it was made from, on images that it was not calibrated with.
+
+    Of a single batch none is held out: then these are the images that it was calibrated with.
+    """
 
     path: Path
     bytes: int
