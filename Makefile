@@ -68,6 +68,7 @@ test-engines: $(ENGINES)  ## run the tests of ONNX Runtime, OpenVINO and Ray; re
 check: $(INSTALLED)  ## lint, formatting and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	! git grep -nE '^(<{7}|>{7})( |$$)'  # what a merge leaves in files that no other check reads
 	$(BIN)/mypy
 	@# Against the standard library of the oldest Python; its other findings are about the stubs of newer packages.
 	$(BIN)/mypy --python-version 3.10 --disable-error-code no-any-return --no-warn-unused-ignores src

@@ -52,16 +52,17 @@ class Setting:
 
 @dataclass(frozen=True, eq=False)
 class Quantised:
-    """A quantised file beside the float one it was made from, on images that it was not calibrated with.
+    """A quantised file beside the float one it was made from, compared on images.
 
-    Of a single batch none is held out: then these are the images that it was calibrated with.
+    These were held out; of a single batch none can be, and they are those that it was calibrated with.
     """
 
     path: Path
     bytes: int
     setting: Setting
     divergence: dict[Setting, float]  # from the float file, of all that were tried: the mean root over images
-    images: int  # that were held out for it
+    images: int  # that both were compared on
+    held_out: bool  # whether none of these was calibrated with
     agreement: float  # share of these for which both have the same largest output
     error: float  # mean difference of the outputs, relative to their mean size
     timings: Timings  # of "float" and "int8", in turn
@@ -125,7 +126,7 @@ def quantise(
     fit, held = _split(images, before.input.shape[0])
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        trial = _Trial(before, source, Path(folder), fit, held or fit)
+        trial = _Trial(before, source, Path(folder), fit, held)
         for setting in _settings(ranges, choose=bool(held)):
             trial.add(setting)
         with replacing(path) as unfinished:
@@ -164,11 +165,12 @@ class _Trial:
     ) -> None:
         require("onnx")
         prepare: Any = importlib.import_module("onnxruntime.quantization.shape_inference").quant_pre_process
-        self.before, self.held, self._folder, self._shown = before, held, folder, fit[0]
+        self.before, self.held_out, self._folder, self._shown = before, bool(held), folder, fit[0]
+        self.compared = held or fit
         self._ready = folder / "ready.onnx"
         prepare(str(source), str(self._ready), skip_symbolic_shape=True)
         self._seen: dict[str, Activation] = activations(self._ready, fit)
-        self.wanted = torch.cat([before(batch) for batch in held])
+        self.wanted = torch.cat([before(batch) for batch in self.compared])
         self.outputs: dict[Setting, Tensor] = {}
         self.divergence: dict[Setting, float] = {}
 
@@ -187,7 +189,7 @@ class _Trial:
             self._source(setting.corrected), self.file(setting), self._shown, self._ranges(setting.ranges)
         )
         after = OnnxSession(self.file(setting))
-        self.outputs[setting] = torch.cat([after(batch) for batch in self.held])
+        self.outputs[setting] = torch.cat([after(batch) for batch in self.compared])
         found = divergence_by_image([self.outputs[setting]], [self.wanted])
         self.divergence[setting] = float(found.sqrt().mean())
 
@@ -217,8 +219,9 @@ def _compared(trial: _Trial, path: Path, seconds: float) -> Quantised:
     before, after, wanted, given = trial.before, OnnxSession(path), trial.wanted, trial.outputs[trial.best]
     same = (wanted.flatten(1).argmax(1) == given.flatten(1).argmax(1)).float().mean()
     error = (wanted - given).abs().mean() / wanted.abs().mean().clamp_min(1e-12)
-    one = trial.held[0] if isinstance(before.input.shape[0], int) else trial.held[0][:1]
+    one = trial.compared[0] if isinstance(before.input.shape[0], int) else trial.compared[0][:1]
     timings = measure({"float": lambda: before(one), "int8": lambda: after(one)}, seconds=seconds)
     return Quantised(
-        path, path.stat().st_size, trial.best, trial.divergence, len(wanted), float(same), float(error), timings
+        path, path.stat().st_size, trial.best, trial.divergence, len(wanted), trial.held_out, float(same),
+        float(error), timings,
     )  # fmt: skip

@@ -85,6 +85,7 @@ def export(
     quantisation: Int8Options,
     source: ModelOptions,
     dtype: Dtype = None,
+    force: options.Force = False,
     output: Output,
 ) -> None:
     """Export a model to ONNX, torch.export or TorchScript, and compare its outputs with the model's.
@@ -99,7 +100,7 @@ def export(
         check_one_of("dtype", dtype, DTYPES)
     if out.suffix not in _SUFFIXES:
         raise InvalidInput(Option("out"), f" must end in {', '.join(_SUFFIXES)}, got {out.name!r}")
-    file = file_for(out)
+    file = file_for(out, force=force)
     opened = source.open(model).placed("cpu", dtype)
     if file.suffix in (".pt2", ".ts"):
         return _torch_file(output, opened, file, fixed_batch)
@@ -200,7 +201,8 @@ def _show_int8(output: Output, done: Quantised, size: int, accuracy: tuple[float
     output.answer(
         {
             "file": str(done.path), "bytes": done.bytes, "float_bytes": size, "agreement": done.agreement,
-            "error": done.error, "setting": str(done.setting), "held_out": done.images,
+            "error": done.error, "setting": str(done.setting), "images": done.images,
+            "held_out": done.held_out,
             "divergence": {str(setting): value for setting, value in done.divergence.items()},
             "milliseconds": {"float": before.value, "int8": after.value},
             "accuracy": None if accuracy is None else {"float": accuracy[0], "int8": accuracy[1]},
@@ -209,7 +211,12 @@ def _show_int8(output: Output, done: Quantised, size: int, accuracy: tuple[float
 
 
 def _say_setting(output: Output, done: Quantised) -> None:
-    output.say(f"the same largest output on {percent(done.agreement)} of {done.images} calibration images")
+    which = (
+        "held-out images"
+        if done.held_out
+        else "images that it was calibrated with: more would leave some out"
+    )
+    output.say(f"the same largest output on {percent(done.agreement)} of {done.images} {which}")
     if len(done.divergence) > 1:
         tried = [[str(setting), f"{100 * value:.2g} %"] for setting, value in done.divergence.items()]
         output.table(["<int8 by", "divergence from float32"], tried)
