@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,6 +15,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import slimilar
+from helpers.commands import answer
 from slimilar.cli import app
 from slimilar.cli.error_handling import as_typed
 from slimilar.criteria import available, facts
@@ -28,12 +28,6 @@ DEMO = "slimilar:demo"
 PLAIN = ["--flops", "0.5", "--substitute", "none"]
 TRAINERS = [name for name in available() if facts(name).needs == "training"]
 PYTHON = re.compile(r"\b\w+=(?!=)")  # an argument as Python writes it
-
-
-def answer(*words: object) -> Any:
-    result = CliRunner().invoke(app, [*(str(word) for word in words), "--json"])
-    assert result.exit_code == 0, result.output
-    return json.loads(result.stdout)
 
 
 def refused(*words: object, code: int = 2) -> str:

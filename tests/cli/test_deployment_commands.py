@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from slimilar.cli import app
+from helpers.commands import answer, run
 from slimilar.cli.commands.bench import Saving
 
 DEMO = "slimilar:demo"
-
-
-def run(*words: object, code: int = 0) -> str:
-    done = CliRunner().invoke(app, [str(word) for word in words])
-    assert done.exit_code == code, done.output
-    return done.output
-
-
-def answer(*words: object) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(CliRunner().invoke(app, [*map(str, words), "--json"]).stdout)
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -79,6 +65,7 @@ def test_int8_tells_accuracy_size_and_time(half, tmp_path):
     )  # fmt: skip
     assert found["bytes"] < 0.5 * found["float_bytes"]
     assert found["agreement"] > 0.8
+    assert found["held_out"] is True
     assert found["accuracy"]["int8"] > found["accuracy"]["float"] - 0.05
     assert set(found["milliseconds"]) == {"float", "int8"}
 

@@ -8,18 +8,11 @@ from pathlib import Path
 import pytest
 import torch
 from PIL import Image
-from typer.testing import CliRunner
 
 import slimilar
-from slimilar.cli import app
+from helpers.commands import run
 from slimilar.data import demo_images
 from slimilar.deploy.file_format import inspect
-
-
-def run(*words: object, code: int = 0) -> str:
-    result = CliRunner().invoke(app, [str(word) for word in words])
-    assert result.exit_code == code, result.output
-    return result.output
 
 
 @pytest.fixture(scope="module")

@@ -64,10 +64,12 @@ def test_the_setting_is_chosen_on_images_that_were_held_out(small, shown, tmp_pa
     held = shown.view(8, 4, *shown.shape[1:])[1::2].flatten(0, 1)
     given, wanted = ([OnnxSession(file)(held)] for file in (done.path, plain))
     assert done.images == len(held) == 16
+    assert done.held_out
     found = float(divergence_by_image(given, wanted).sqrt().mean())
     assert found == pytest.approx(done.divergence[done.setting], rel=1e-3)
     one = quantise(plain, tmp_path / "one.onnx", shown[:1], seconds=0)
     assert list(one.divergence) == [Setting("min-max")]  # nothing to choose with
+    assert not one.held_out
     named = quantise(plain, tmp_path / "named.onnx", shown, ranges="99.99 %", seconds=0)
     assert list(named.divergence) == [Setting("99.99 %")]
     assert named.divergence[named.setting] == done.divergence[named.setting]

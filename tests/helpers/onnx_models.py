@@ -8,8 +8,12 @@ from typing import Any
 
 import numpy as np
 import onnx
+import torch
 from numpy.typing import NDArray
 from onnx import TensorProto, helper, numpy_helper
+from torch import Tensor, nn
+
+import slimilar
 
 Array = NDArray[Any]
 
@@ -77,3 +81,51 @@ def answers(path: Path | Any, feeds: Mapping[str, Array]) -> list[Array]:
     session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
     found: list[Array] = session.run(None, dict(feeds))
     return found
+
+
+def images(count: int, *shape: int) -> Tensor:
+    """Return random images, by default of the shape that the classifier takes."""
+    return torch.randn(count, *(shape or (3, 16, 16)), generator=torch.Generator().manual_seed(0))
+
+
+def pruned(path: Path, flops: float = 0.6, **options: Any) -> slimilar.Result:
+    """Read a file and prune it with 20 random images."""
+    read = slimilar.load_onnx(path)
+    shape = read.source.inputs[0].shape
+    return slimilar.prune(read, read.example, flops=flops, calibration=images(20, *shape), **options)
+
+
+def agrees(small: nn.Module, file: Path, *shape: int, count: int = 3) -> bool:
+    """Tell whether ONNX Runtime gives for a file what the module gives that was written there."""
+    given = images(count, *shape)
+    with torch.no_grad():
+        wanted = small(given)
+    source: Any = small.source
+    found = answers(file, {source.inputs[0].name: given.numpy()})
+    wanted = wanted if isinstance(wanted, tuple) else (wanted,)
+    return all(np.allclose(a.numpy(), b, rtol=1e-3, atol=1e-4) for a, b in zip(wanted, found, strict=True))
+
+
+def windows(batch: int = 1, tokens: int | None = None) -> Any:
+    """Return a network on windows of 4 x 4 pixels, behind a token, in shapes that are made for a fixed batch."""
+    return model(
+        [
+            helper.make_node("Conv", ["x", "w1"], ["c"], "first", pads=[1] * 4),
+            helper.make_node("Relu", ["c"], ["r"]),
+            helper.make_node("Reshape", ["r", "divided"], ["a"]),
+            helper.make_node("Transpose", ["a"], ["b"], perm=[0, 2, 4, 3, 5, 1]),
+            helper.make_node("Reshape", ["b", "tokens"], ["t"]),
+            helper.make_node("MatMul", ["t", "w2"], ["h"], "hidden"),
+            helper.make_node("Relu", ["h"], ["g"]),
+            helper.make_node("MatMul", ["g", "w3"], ["o"], "out"),
+            helper.make_node("Reshape", ["o", "joined"], ["z"]),
+            helper.make_node("Concat", ["token", "z"], ["q"], axis=1),
+            helper.make_node("ReduceMean", ["q"], ["y"], axes=[1], keepdims=0),
+        ],
+        {
+            "w1": weights(16, 3, 3, 3), "w2": weights(16, 32), "w3": weights(32, 5),
+            "divided": np.array([batch, 16, 4, 4, 4, 4]), "tokens": np.array([tokens or 16 * batch, 16, 16]),
+            "joined": np.array([batch, 256, 5]), "token": np.repeat(weights(1, 1, 5), batch, 0),
+        },
+        {"x": [batch, 3, 16, 16]},
+    )  # fmt: skip
