@@ -5,10 +5,10 @@
 
 CIFAR-10: VGG-16 at a third and ResNet-56 at half of their FLOPs. Networks train on the first 45,000 training images and
 are scored on all test images. `--choose` compares settings on another network and dataset instead, ResNet-56 at half of
-its FLOPs on CIFAR-100, after one pass over 5,000 or 20,000 training images, scored on 5,000 test images; the best was
-entered in the recipe and in `_finetune/tunings.py` by hand, for every start by itself. A stopped run is resumed. Rows
-are appended to benchmarks/results/finetune.jsonl (finetune-choice.jsonl) as soon as they are known, the most
-telling first; the table is finetune.md, made again by `--epochs ""`.
+its FLOPs on CIFAR-100, after one or three passes over 5,000 or 20,000 training images, scored on 5,000 test images; the
+best was entered in the recipe and in `_finetune/tunings.py` by hand, for every start by itself. A stopped run is
+resumed. Rows are appended to benchmarks/results/finetune.jsonl (finetune-choice.jsonl) as soon as they are known, the
+most telling first; the table is finetune.md, made again by `--epochs ""`.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ import slimilar
 from slimilar.data import Images, cifar
 from slimilar.models.checkpoints import CHECKPOINTS, Pretrained, pretrained
 from slimilar.train import TrainingSettings, finetune
+from slimilar.train.settings import Precision
 from slimilar.utils.atomic import write_text
 from slimilar.utils.row_ledger import RowLedger
 
@@ -49,6 +50,7 @@ class Work:
     seed: int
     threads: int
     images: int = FIT  # to train on, in every epoch
+    precision: Precision = "float32"
 
     @cache  # noqa: B019 (lives as long as the program)
     def network(self, name: str) -> tuple[Pretrained, Images, Images]:
@@ -86,13 +88,15 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--images", type=int, default=FIT, help="train on so many of the 45,000 images")
+    parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32",
+                        help="of convolutions in training; scores are always computed in float32")  # fmt: skip
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     networks, starts = args.networks.split(","), [s for s in args.starts.split(",") if s] or list(CHOSEN)
     tunings = [t for t in args.tunings.split(";") if t] or [t for ways in CHOSEN.values() for t in ways]
     epochs = [int(e) for e in args.epochs.split(",") if e]
     for seed in map(int, args.seeds.split(",")):
-        work = Work(args.data, args.runs, seed, args.threads, args.images)
+        work = Work(args.data, args.runs, seed, args.threads, args.images, args.precision)
         if args.choose:
             _choose(work, starts)
         else:
@@ -105,21 +109,22 @@ def _ledger(name: str) -> RowLedger:
 
 
 def _choose(work: Work, starts: list[str]) -> None:
-    """Compare settings after one pass over some training images of another dataset, on its test images."""
+    """Compare settings after some passes over some training images of another dataset, on its test images."""
     ledger = _ledger("finetune-choice")
-    for images, start, name in trials():
+    for images, epochs, start, name in trials():
         if start in starts:
             key = {
                 "network": CHOICE, "flops": CHOICE_FLOPS, "start": start, "tuning": name, "training images": images,
-                "seed": work.seed,
+                "epochs": epochs, "seed": work.seed, "precision": work.precision,
             }  # fmt: skip
-            ledger.row(key, partial(_trial, work, images, start, VARIATIONS[name]))
+            ledger.row(key, partial(_trial, work, key, VARIATIONS[name]))
 
 
-def _trial(work: Work, images: int, start: str, tuning: Tuning) -> dict[str, Any]:
+def _trial(work: Work, key: dict[str, Any], tuning: Tuning) -> dict[str, Any]:
     found, train, test = work.network(CHOICE)
+    images = _some(train, key["training images"], work.seed)
     result = finetune(
-        work.pruned(CHOICE, start), _some(train, images, work.seed), replace(tuning.recipe, epochs=1),
+        work.pruned(CHOICE, key["start"]), images, replace(tuning.recipe, epochs=key["epochs"]),
         test=_some(test, SCORED, work.seed), settings=_settings(work, tuning),
         teacher=None if tuning.teacher is None else found.model,
     )  # fmt: skip
@@ -140,7 +145,7 @@ def _score(work: Work, wanted: Sequence[Sequence[Any]]) -> None:
             network, start, name, length = run
             key = {
                 "network": network, "flops": FLOPS[network], "start": start, "tuning": name, "epochs": length,
-                "training images": work.images, "seed": work.seed,
+                "training images": work.images, "seed": work.seed, "precision": work.precision,
             }  # fmt: skip
             ledger.row(key, partial(_tuned, work, key, CHOSEN[start][name]))
 
@@ -169,8 +174,9 @@ def _tuned(work: Work, key: dict[str, Any], tuning: Tuning) -> dict[str, Any]:
 
 def _settings(work: Work, tuning: Tuning) -> TrainingSettings:
     return TrainingSettings(
-        seed=work.seed, save_every=200, distillation=tuning.distillation, tensorboard=False
-    )
+        seed=work.seed, precision=work.precision, save_every=200, distillation=tuning.distillation,
+        tensorboard=False,
+    )  # fmt: skip
 
 
 def _percent(share: float | None) -> float:

@@ -11,7 +11,7 @@ from slimilar.train import Distillation, Recipe, recipe
 FLOPS = {"vgg16-cifar10": 0.33, "resnet56-cifar10": 0.5}
 # Settings are chosen on another network, and on test images that no result is reported on: the checkpoints were trained
 # on all training images, so that those held out here favour a fine-tuning which changes little.
-CHOICE, CHOICE_FLOPS, CHOICE_IMAGES = "resnet56-cifar100", 0.5, (5_000, 20_000)
+CHOICE, CHOICE_FLOPS = "resnet56-cifar100", 0.5
 RIVALS = ("none", "grail", "torch-pruning", "folding")
 
 
@@ -31,20 +31,25 @@ class Tuning:
 QUICK = recipe("quick")
 _CALM = replace(QUICK, freeze_statistics=True, no_dropout=True)
 VARIATIONS = {  # what is chosen among
-    **{f"plain {lr}": Tuning(replace(QUICK, lr=lr)) for lr in (0.01, 0.03)},
-    **{f"taught {lr}": Tuning(replace(QUICK, lr=lr), 0.7) for lr in (0.01, 0.03)},
-    **{f"frozen {lr}": Tuning(replace(_CALM, lr=lr), 0.7) for lr in (0.003, 0.01, 0.03)},
+    **{f"plain {lr}": Tuning(replace(QUICK, lr=lr)) for lr in (0.01, 0.03, 0.1)},
+    **{f"taught {lr}": Tuning(replace(QUICK, lr=lr), 0.7) for lr in (0.01, 0.03, 0.1)},
+    **{f"frozen {lr}": Tuning(replace(_CALM, lr=lr), 0.7) for lr in (0.003, 0.01, 0.03, 0.1)},
 }
-_TRIALS = {  # by start, the most telling first
-    "auto": ("frozen 0.03", "frozen 0.003", "frozen 0.01", "taught 0.03"),
-    "none": ("plain 0.03", "plain 0.01"),
+_TRIALS = {  # by training images and epochs, then by start; the most telling first
+    (20_000, 3): {
+        "auto": ("frozen 0.03", "taught 0.03", "taught 0.1", "frozen 0.1"),
+        "none": ("plain 0.03", "plain 0.1"),
+    },
+    (20_000, 1): {"auto": ("frozen 0.03", "frozen 0.003")},
+    (5_000, 1): {"auto": ("frozen 0.03", "frozen 0.003", "frozen 0.01", "taught 0.03")},
 }
 
 
-def trials() -> Iterator[tuple[int, str, str]]:
-    """Yield the number of training images, the start and the variation of every trial."""
-    for images, (start, names) in product(CHOICE_IMAGES, _TRIALS.items()):
-        yield from ((images, start, name) for name in names)
+def trials() -> Iterator[tuple[int, int, str, str]]:
+    """Yield the number of training images, the epochs, the start and the variation of every trial."""
+    for (images, epochs), starts in _TRIALS.items():
+        for start, names in starts.items():
+            yield from ((images, epochs, start, name) for name in names)
 
 
 _OURS = replace(recipe("reconstructed"), epochs=1)
