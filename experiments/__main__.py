@@ -5,10 +5,12 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from typing import get_args
 
 from experiments.catalogue import NAMES, RESULTS, TITLES, reproduce
 from experiments.scales import SCALES
 from slimilar.errors import SlimilarError
+from slimilar.train.settings import Precision
 
 
 def main(words: list[str] | None = None) -> int:
@@ -26,12 +28,16 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=RESULTS, help="folder of results (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, help="threads of PyTorch")
+    parser.add_argument("--precision", choices=get_args(Precision), default="auto",
+                        help="of the trainings; some processors compute convolutions faster in bfloat16")  # fmt: skip
     parser.add_argument("--show", action="store_true", help="compute nothing; write what the known rows tell")
     args = parser.parse_args(words)
     try:
         for name in NAMES if args.name == "all" else [args.name]:
-            for file in reproduce(name, args.scale, args.data, args.out, args.seed, args.threads, args.show):
-                print(file)
+            done = reproduce(
+                name, args.scale, args.data, args.out, args.seed, args.threads, args.show, args.precision
+            )
+            print(*done, sep="\n")
     except SlimilarError as error:
         print(f"experiments: {error}", file=sys.stderr)
         return 1

@@ -12,6 +12,7 @@ from slimilar.errors import InvalidInput
 from slimilar.utils.suggestions import choose
 
 if TYPE_CHECKING:
+    from slimilar.train.settings import Precision
     from slimilar.utils.row_ledger import RowLedger
 
 RESULTS = Path(__file__).parent / "results"
@@ -37,9 +38,11 @@ def reproduce(
     seed: int = 0,
     threads: int | None = None,
     show: bool = False,
+    precision: Precision = "auto",
 ) -> list[Path]:
     """Run or resume an experiment, and return the files that it wrote.
 
+    Another `precision` than "auto" is that of the trainings of compared methods, and is entered in their rows.
     With `show` nothing is computed: table and figures are those of the rows that are there.
     """
     import torch
@@ -56,7 +59,8 @@ def reproduce(
     folder = Path(out).expanduser() / name
     ledger = opened(folder / f"{scale}.jsonl", _header(name, scale, seed))
     found = None if place is None else Path(place).expanduser()
-    experiment = ExperimentRun(chosen, own, ledger, found, seed, work_folder() / "experiments" / scale)
+    work = work_folder() / "experiments" / (scale if precision == "auto" else f"{scale}-{precision}")
+    experiment = ExperimentRun(chosen, own, ledger, found, seed, work, precision=precision)
     if not show:
         module.run(experiment)
     return write(name, ledger, folder / scale, experiment.work)

@@ -21,6 +21,7 @@ from slimilar.data.folder import ImageFiles, image_folder
 from slimilar.graph.groups import Residual
 from slimilar.models import CHECKPOINTS, demo_network, pretrained
 from slimilar.train import Score, TrainingSettings, evaluate, finetune
+from slimilar.train.settings import Precision
 from slimilar.utils.row_ledger import RowLedger
 
 SAVE_EVERY = 100  # steps of training that a kill may cost
@@ -82,6 +83,7 @@ class ExperimentRun:
     seed: int = 0
     work: Path = Path("runs/experiments")  # for work that experiments share and resume
     opened: dict[str, TrainedNetwork] = field(default_factory=dict)
+    precision: Precision = "auto"  # of the trainings; rows name another one than "auto"
 
     def network(self, name: str) -> TrainedNetwork:
         """Return a network by its name; it is read once."""
@@ -125,7 +127,9 @@ class ExperimentRun:
             self.scale.recipe(network.kind, fitted),
             self.work / "finetuned" / f"{name}-{self.seed}",
         )
-        settings = TrainingSettings(seed=self.seed, save_every=SAVE_EVERY, tensorboard=False)
+        settings = TrainingSettings(
+            seed=self.seed, precision=self.precision, save_every=SAVE_EVERY, tensorboard=False
+        )
         done = finetune(
             model,
             network.train,

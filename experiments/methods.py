@@ -118,7 +118,7 @@ def _terms(
     return Terms(
         tuple(CRITERIA[m] for m in methods), tuple(budgets), substitutes, (experiment.seed,), recipe.epochs, recipe,
         sparse_epochs, images=images, residual=network.residual, sparse_recipe=experiment.scale.sparse,
-        score_epochs=experiment.scale.score_epochs,
+        score_epochs=experiment.scale.score_epochs, precision=experiment.precision,
     )  # fmt: skip
 
 
@@ -165,6 +165,7 @@ def _enter(experiment: ExperimentRun, network: str, method: str, row: Comparison
     }
     values = {
         "own": row.own,
+        **({} if experiment.precision == "auto" else {"precision": experiment.precision}),
         "flops": row.flops,
         "pruned": None if row.flops_share is None else round(100 * (1 - row.flops_share), 2),
         "before": _percent(row.pruned),

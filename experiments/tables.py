@@ -53,6 +53,27 @@ def _commits(ledger: RowLedger) -> str:
     return f" Made by commit {', '.join(found)}." if found else ""
 
 
+def _precision(ledger: RowLedger) -> str:
+    """Return a sentence on the rows whose trainings ran in mixed precision, where there are any.
+
+    >>> from pathlib import Path
+    >>> ledger = RowLedger(Path("none.jsonl"))
+    >>> ledger.rows = [{"method": "NS", "precision": "bfloat16"}, {"method": "Ours"}]
+    >>> _precision(ledger)
+    ' Trained in bfloat16 mixed precision: NS; all others in float32.'
+    """
+    mixed: dict[str, list[str]] = {}
+    for row in ledger.rows:
+        if "precision" in row:
+            name = row["method"] + ("" if row.get("own", True) else " + reconstruction")
+            mixed.setdefault(row["precision"], []).append(name)
+    said = [
+        f" Trained in {precision} mixed precision: {', '.join(dict.fromkeys(names))}; all others in float32."
+        for precision, names in mixed.items()
+    ]
+    return "".join(said)
+
+
 def document(ledger: RowLedger, body: str, images: Sequence[str], trainings: Sequence[object] = ()) -> str:
     """Return the page of an experiment: header, trainings under way, table, figures."""
     header = ledger.header
@@ -66,7 +87,7 @@ def document(ledger: RowLedger, body: str, images: Sequence[str], trainings: Seq
         "",
         f"Scale `{scale.name}`: {scale.about}. Seed {header['seed']}. {versions}. {header['hardware']}.",
         f"Started {header['started']}; {_took(ledger)} on the clock of a machine that was shared.{_commits(ledger)}",
-        f"Settings and all numbers: `{ledger.path.name}`.",
+        f"Settings and all numbers: `{ledger.path.name}`.{_precision(ledger)}",
         "",
         *(waiting if trainings else []),
         body,

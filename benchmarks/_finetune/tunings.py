@@ -35,7 +35,9 @@ VARIATIONS = {  # what is chosen among
     **{f"taught {lr}": Tuning(replace(QUICK, lr=lr), 0.7) for lr in (0.01, 0.03, 0.1)},
     **{f"frozen {lr}": Tuning(replace(_CALM, lr=lr), 0.7) for lr in (0.003, 0.01, 0.03, 0.1)},
 }
-_TRIALS = {  # by training images and epochs, then by start; the most telling first
+_TRIALS: dict[
+    tuple[int, int], dict[str, tuple[str, ...]]
+] = {  # by training images and epochs, then by start; the most telling first
     (20_000, 3): {
         "auto": ("frozen 0.03", "taught 0.03", "taught 0.1", "frozen 0.1"),
         "none": ("plain 0.03", "plain 0.1"),

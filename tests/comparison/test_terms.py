@@ -8,6 +8,7 @@ import pytest
 
 from helpers.comparing import TERMS, subject
 from slimilar.comparison import compare
+from slimilar.comparison.terms import fixed
 from slimilar.errors import InvalidInput
 
 # --- what is asked ------------------------------------------------------------------------------------------------
@@ -31,6 +32,7 @@ from slimilar.errors import InvalidInput
         ({"epochs": -1}, "epochs must not be negative"),
         ({"images": 0}, "criterion 'span' needs images, got images 0"),
         ({"residual": "outer"}, "residual must be one of"),
+        ({"precision": "float8"}, "precision must be one of"),
     ],
 )
 def test_mistakes_are_found_before_any_work(change, message):
@@ -62,3 +64,10 @@ def test_both_names_of_least_squares_are_given_images():
 
 
 # --- the command line ---------------------------------------------------------------------------------------------
+
+
+def test_the_precision_of_trainings_may_not_change_between_calls():
+    plain, mixed = (fixed(subject(), replace(TERMS, precision=p)) for p in ("auto", "bfloat16"))
+    assert {name: value for name, value in mixed.items() if plain.get(name) != value} == {
+        "precision": "bfloat16"
+    }

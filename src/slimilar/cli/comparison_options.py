@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from slimilar.cli import options
-from slimilar.cli.known_names import RESIDUALS, check_criterion, check_one_of, check_recipe
+from slimilar.cli.known_names import AMP, RESIDUALS, check_criterion, check_one_of, check_recipe
 from slimilar.cli.plan_options import Residual
 from slimilar.cli.preprocessing_options import PreprocessingOptions
 from slimilar.errors import InvalidInput
@@ -54,6 +54,7 @@ class TermsOptions:
     ] = False
     recipe: options.RecipeName = "quick"
     lr: options.Rate = None
+    amp: options.Amp = "auto"
     images: Annotated[
         int | None,
         typer.Option(
@@ -69,11 +70,13 @@ class TermsOptions:
         """Raise for names that are misspelt, given where the model comes from; needs no torch."""
         check_one_of("residual", self.residual, RESIDUALS)
         check_recipe(self.recipe)
+        check_one_of("amp", self.amp, AMP)
         for name in () if self.criteria == "all" else _words(self.criteria, "criteria"):
             check_criterion(name, *sources)
 
     def terms(self) -> Terms:
         """Return the terms; raise for what is misspelt."""
+        from slimilar.cli.training_run import precision_of
         from slimilar.comparison import Terms
         from slimilar.criteria import available
 
@@ -89,6 +92,7 @@ class TermsOptions:
             residual=self.residual,  # type: ignore[arg-type]
             keep=self.keep,
             images=_IMAGES if self.images is None else self.images,
+            precision=precision_of(self.amp),
         )
 
     def fitting(self, terms: Terms, count: int) -> Terms:

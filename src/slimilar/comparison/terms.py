@@ -22,6 +22,7 @@ from slimilar.planning.cost import count, human
 from slimilar.reconstruction.apply import SUBSTITUTES
 from slimilar.reconstruction.methods import Reconstruction, reconstruction_method
 from slimilar.train import RECIPES, Recipe
+from slimilar.train.settings import Precision
 from slimilar.utils.suggestions import choose
 
 OWN = "own"
@@ -52,7 +53,7 @@ class Terms:
     with a training phase have it for `sparse_epochs` epochs; with `plain_epochs` the others train for as many
     without any penalty, from the same start. Networks whose consumers were fitted to images may be fine-tuned by a
     recipe of their own, `fitted_recipe`; training phases may have one, too, `sparse_recipe`. With `score_epochs` the
-    test accuracy after every epoch is recorded; nothing is chosen by it.
+    test accuracy after every epoch is recorded; nothing is chosen by it. `precision` is that of `TrainingSettings`.
     """
 
     criteria: tuple[str, ...]
@@ -69,6 +70,7 @@ class Terms:
     fitted_recipe: Recipe | None = None
     sparse_recipe: Recipe | None = None
     score_epochs: bool = False
+    precision: Precision = "auto"
 
     def __post_init__(self) -> None:
         for name in ("criteria", "flops", "substitutes", "seeds"):
@@ -83,6 +85,7 @@ class Terms:
             if getattr(self, name) < 0:
                 raise InvalidInput(f"{name} must not be negative, got {getattr(self, name)}")
         choose(self.residual, get_args(Residual), "residual")
+        choose(self.precision, get_args(Precision), "precision")
         if min(self.seeds) < 0:
             raise InvalidInput(f"seeds must not be negative, got {min(self.seeds)}")
         self._check_needs()
@@ -166,6 +169,8 @@ def fixed(subject: Subject, terms: Terms) -> dict[str, Any]:
         found["recipe of fitted networks"] = _course(terms.fitted_recipe)
     if terms.sparse_recipe is not None:
         found["recipe of training phases"] = _course(terms.sparse_recipe)
+    if terms.precision != "auto":
+        found["precision"] = terms.precision
     loaded: dict[str, Any] = json.loads(json.dumps(found))
     return loaded
 

@@ -160,7 +160,9 @@ class Bench:
     ) -> tuple[TrainingResult, dict[str, Any]]:  # fmt: skip
         """Train, or go on training; return the seconds since it went on, too. Test images decide nothing."""
         began, resumed = time.perf_counter(), (place / LAST).exists()
-        settings = TrainingSettings(seed=seed, save_every=_SAVE_EVERY, tensorboard=False)
+        settings = TrainingSettings(
+            seed=seed, precision=self.terms.precision, save_every=_SAVE_EVERY, tensorboard=False
+        )
         done = train(
             model, self.subject.train, recipe, test=self.subject.test if self.terms.score_epochs else None,
             folder=place, resume=True, hooks=hooks, settings=settings,
