@@ -20,6 +20,7 @@ from slimilar.train.state import TrainingState
 from slimilar.train.synchronized_batch_norm import synchronized_batch_norm
 from slimilar.train.training_log import TrainingLog
 from slimilar.train.training_mode import set_training
+from slimilar.utils.allocator import freed_memory_kept
 
 LAST, BEST = "last.safetensors", "best.safetensors"
 
@@ -56,6 +57,7 @@ class TrainingRun:
         world_size, synchronized = self.context.world_size, self.settings.sync_batch_norm
         try:
             with (
+                freed_memory_kept(),
                 torch.random.fork_rng([device] if device.type == "cuda" else []),
                 synchronized_batch_norm(state.model, world_size, synchronized),
             ):

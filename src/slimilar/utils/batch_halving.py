@@ -9,6 +9,7 @@ from warnings import warn
 import torch
 
 from slimilar.errors import SlimilarWarning
+from slimilar.utils.allocator import freed_memory_kept
 from slimilar.utils.devices import empty_cache
 
 Made = TypeVar("Made")
@@ -27,7 +28,8 @@ def halving(size: int, work: Callable[[int], Made], device: torch.device) -> Mad
     """
     while True:
         try:
-            return work(size)
+            with freed_memory_kept():
+                return work(size)
         except torch.OutOfMemoryError:
             if size <= 1:
                 raise
