@@ -29,8 +29,8 @@ def freed_memory_kept() -> Iterator[None]:
     """Let the C library keep what is freed inside, instead of giving it back and asking for it again.
 
     Otherwise every activation of more than 32 MiB costs a page fault for each of its pages, whenever it is allocated: a
-    sixth of the processor time of a prune with images, a fifth of a training step. Afterwards the memory is
-    given back. Only glibc has these settings; elsewhere, and where the environment has set them, nothing happens.
+    tenth of the processor time of a prune with images, a twentieth of a training (benchmarks/results/allocator.txt).
+    Afterwards the memory is given back. Only glibc has these settings; elsewhere, and where the environment has set them, nothing happens.
 
     >>> with freed_memory_kept():
     ...     pass
@@ -55,7 +55,7 @@ def _glibc() -> Any:
 
 
 def _enter() -> None:
-    global _users  # noqa: PLW0603 (the setting is the process's, so is the count)
+    global _users  # the setting is the process's, so is the count
     with _lock:
         _users += 1
         if _users == 1:
@@ -64,7 +64,7 @@ def _enter() -> None:
 
 
 def _leave() -> None:
-    global _users  # noqa: PLW0603
+    global _users
     with _lock:
         _users -= 1
         if _users == 0:
