@@ -30,7 +30,8 @@ def freed_memory_kept() -> Iterator[None]:
 
     Otherwise every activation of more than 32 MiB costs a page fault for each of its pages, whenever it is allocated: a
     tenth of the processor time of a prune with images, a twentieth of a training (benchmarks/results/allocator.txt).
-    Afterwards the memory is given back. Only glibc has these settings; elsewhere, and where the environment has set them, nothing happens.
+    Afterwards the memory is given back. Only glibc has these settings; elsewhere, and where the environment has set
+    them, nothing happens.
 
     >>> with freed_memory_kept():
     ...     pass
