@@ -114,7 +114,7 @@ def test_the_command_writes_table_data_and_curves(tmp_path):
         assert [row["criterion"] for row in csv.DictReader(file)] == ["magnitude-l1"] * 2 + ["random"] * 2
     assert (tmp_path / "comparison.png").read_bytes().startswith(b"\x89PNG")
     svg = (tmp_path / "comparison.svg").read_text()
-    assert "all with reconstruction mean, right after pruning" in svg
+    assert "all with mean reconstruction, right after pruning" in svg
     assert "after fine-tuning" not in svg
     shown = run(*words)
     assert "FLOPs budget 0.6" in shown
