@@ -309,7 +309,9 @@ def _downloaded(text: str) -> Any:
             return timm.create_model(source.name, pretrained=True, **source.options)
     except (OSError, RuntimeError, ValueError) as error:
         reason = str(error).rstrip(".")
-        raise DataError(f"the weights of {text} could not be had: {reason}; pass --weights FILE") from error
+        raise DataError(
+            f"the weights of {text} could not be downloaded: {reason}; pass --weights FILE"
+        ) from error
     raise InvalidInput(f"--weights default is for torchvision: and timm: models, got {text!r}; pass a file")
 
 
