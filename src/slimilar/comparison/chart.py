@@ -30,7 +30,7 @@ def can_draw() -> bool:
 def draw(found: Comparison, files: Sequence[Path]) -> None:
     """Draw the curves into files, each by its suffix: .png, .svg, .pdf."""
     if not can_draw():
-        raise InvalidInput("drawing needs matplotlib: pip install 'slimilar[plot]'")
+        raise InvalidInput("drawing needs matplotlib; run: pip install 'slimilar[plot]'")
     figure = _figure(found)
     for file in files:
         with replacing(file) as unfinished:
