@@ -100,6 +100,15 @@ def test_the_picture_shows_the_accuracies_of_the_benchmark() -> None:
     assert drawn == found, "run benchmarks/accuracy_picture.py"
 
 
+def test_the_chart_of_criteria_has_their_present_names() -> None:
+    """Drawn from rows that have earlier ones."""
+    drawn = re.findall(r">([a-z][a-z0-9-]+) \d+\.\d</text>", (DOCS / "images" / "criteria.svg").read_text())
+    program = script("criteria_chart")
+    found = program.renamed(program.load(RESULTS / "compare"))
+    assert set(drawn) - {"unpruned"} == {row.criterion for row in found.rows}
+    assert {row.criterion for row in found.rows} == set(slimilar.criteria.available())
+
+
 def test_classes_in_the_architecture_exist() -> None:
     text = (DOCS / "architecture.md").read_text(encoding="utf-8")
     names = re.findall(r"^\| `(slimilar\.[\w.]+)\.(\w+)`", text, re.MULTILINE)

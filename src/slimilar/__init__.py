@@ -1,4 +1,4 @@
-"""Slim by similarity: make a pre-trained CNN smaller and faster by keeping one channel of every kind."""
+"""Make a trained CNN smaller and faster by removing channels that the remaining channels can replace."""
 
 from __future__ import annotations
 

@@ -59,9 +59,9 @@ class Result:
             a, b = getattr(before, kind), getattr(after, kind)
             lines.append(f"{label}: {human(a)} -> {human(b)} (-{1 - b / max(1, a):.1%})")
         reached = f"threshold {self.cut.threshold:.4g}, " if self.cut.by_threshold else ""
-        lines.append(f"{reached}{len(self.plan.frozen)} groups left whole")
+        lines.append(f"{reached}{len(self.plan.frozen)} groups cannot be pruned")
         if self.cut.round_to > 1:
-            held = f"; {self.cut.held} channels stay because of it" if self.cut.held else ""
+            held = f"; rounding keeps {self.cut.held} more channels" if self.cut.held else ""
             lines.append(f"widths are multiples of {self.cut.round_to}, or less in narrow layers{held}")
         if self.latency is not None:
             times = f"{self.latency.before.value:.3g} ms -> {self.latency.after.value:.3g} ms"

@@ -211,14 +211,14 @@ def test_weights_trained_elsewhere_are_taken_at_the_users_word(tmp_path):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["prune", DEMO, "--flops", "0.5", "--trained"], "--trained is for criteria with a training phase"),
-        (["train", DEMO, "--data", "demo", "--for", "soft"], "must know how far the pruning to come will go"),
+        (["prune", DEMO, "--flops", "0.5", "--trained"], "--trained only applies to criteria with a training phase"),
+        (["train", DEMO, "--data", "demo", "--for", "soft"], "needs the FLOPs budget of the pruning that follows"),
         (["train", DEMO, "--data", "demo", "--for", "span"], "--for must be one of slimming, structured"),
         (["train", DEMO, "--data", "demo", "--for", "slim"], "did you mean slimming"),
-        (["train", DEMO, "--data", "demo", "--flops", "0.5"], "--flops goes with --for CRITERION"),
+        (["train", DEMO, "--data", "demo", "--flops", "0.5"], "--flops needs --for CRITERION"),
         (
             ["train", DEMO, "--data", "demo", "--for", "soft", "--flops", "0.5", "--strength", "1"],
-            "--strength is for criteria with a penalty",
+            "--strength only applies to criteria with a penalty",
         ),
     ],
 )  # fmt: skip

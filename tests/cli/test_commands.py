@@ -69,7 +69,7 @@ def test_analyze_for_programs(net):
 def test_analyze_writes_the_page_on_request(net, tmp_path):
     page = tmp_path / "page.html"
     text = run("analyze", *words_for(net), "--report", page)
-    assert f"The explorer is in {page}" in text.replace("\n", "")
+    assert f"The explorer was written to {page}" in text.replace("\n", "")
     assert page.read_text().startswith("<!doctype html>")
 
 
@@ -163,7 +163,7 @@ def test_pictures_made_from_the_model_itself(net, tmp_path):
 def test_inspect_shows_what_a_file_holds(small):
     file = small / "model.safetensors"
     text = run("inspect", file)
-    assert "whole and unaltered" in text
+    assert "complete and unmodified" in text
     assert re.search(r"expand\.0\s+24\s+\d+", text)
     found = answer("inspect", file)
     assert found["class"].endswith("Mobile")

@@ -34,7 +34,7 @@ def test_a_fitted_model_keeps_its_statistics_and_learns_from_the_original(fitted
     said = run("finetune", fitted, "--data", "demo", "--epochs", 1, "--limit", 64, "-o", tmp_path / "tuned")
     plain = " ".join(said.split())
     assert "recipe reconstructed" in plain
-    assert "fitted to 32 images" in plain
+    assert "reconstructed on 32 images" in plain
     assert "teacher: slimilar:demo" in plain
     tuned = tmp_path / "tuned" / "model.safetensors"
     before, after = statistics(fitted), statistics(tuned)
@@ -81,4 +81,4 @@ def test_without_labels_there_must_be_a_teacher(tmp_path):
     said = run(
         "finetune", small / "model.safetensors", "--data", "demo", "--unlabelled", "-o", tmp_path / "t", code=2
     )  # fmt: skip
-    assert "--unlabelled needs a model to learn from" in " ".join(said.split())
+    assert "--unlabelled needs a teacher" in " ".join(said.split())

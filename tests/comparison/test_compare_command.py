@@ -114,7 +114,7 @@ def test_the_command_writes_table_data_and_curves(tmp_path):
         assert [row["criterion"] for row in csv.DictReader(file)] == ["magnitude-l1"] * 2 + ["random"] * 2
     assert (tmp_path / "comparison.png").read_bytes().startswith(b"\x89PNG")
     svg = (tmp_path / "comparison.svg").read_text()
-    assert "all with reconstruction mean, right after pruning" in svg
+    assert "all with mean reconstruction, right after pruning" in svg
     assert "after fine-tuning" not in svg
     shown = run(*words)
     assert "FLOPs budget 0.6" in shown
@@ -144,7 +144,7 @@ def test_settings_are_chosen_on_training_images_kept_out():
         (["--recipe", "slow"], "recipe must be one of"),
         (["--held-out", "255"], "must leave some of the 256 training images"),
         (["--flops", "0.5,7"], "flops must be a share from 0 to 1"),
-        (["--flops", "7G"], "flops must be at most the 89.28 M that the network has"),
+        (["--flops", "7G"], "flops must be at most the 89.28 M of the network"),
     ],
 )
 def test_misuse_is_a_sentence(tmp_path, words, message):
@@ -160,10 +160,8 @@ def test_where_nothing_comes_about_the_command_fails(demo, tmp_path):
     none = CliRunner().invoke(app, [*words, "--flops", "0.0005", "--json"])
     assert none.exit_code == 1
     said = " ".join(none.stderr.split())
-    assert said.startswith(
-        "slimilar: at least one of the 2 networks asked for must be made, but none was; the first"
-    )
-    assert "magnitude-l1 at 0.0005, because flops must be at least" in said
+    assert said.startswith("slimilar: none of the 2 requested networks could be pruned; the first failure")
+    assert "magnitude-l1 at 0.0005: flops must be at least" in said
     assert 'residual="joint"' in said, "rows keep the library's words"
     assert [row["error"] is None for row in json.loads(none.stdout)["rows"]] == [False, False]
     some = CliRunner().invoke(app, [*words, "--flops", "0.0005,0.6", "--criteria", "random"])

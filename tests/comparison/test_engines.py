@@ -39,5 +39,5 @@ def test_a_cluster_ends_with_the_same_rows(whole, tmp_path, monkeypatch):
 
 def test_without_ray_one_is_told_what_to_install(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(InvalidInput, match=r"needs Ray: pip install 'slimilar\[ray\]'"):
+    with pytest.raises(InvalidInput, match=r"needs Ray; run: pip install 'slimilar\[ray\]'"):
         compare(subject, TERMS, tmp_path, engine="ray")

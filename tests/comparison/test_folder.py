@@ -47,7 +47,7 @@ def test_fitted_networks_may_have_a_recipe_of_their_own(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"epochs": 2}, r"epochs must be 1 as in the comparison in .*, got 2; ask for the same"),
+        ({"epochs": 2}, r"epochs must be 1 as in the comparison in .*, got 2; use the same value"),
         ({"images": 32}, "calibration images must be 64"),
         ({"recipe": replace(RECIPE, lr=0.5)}, "recipe must be"),
         ({"sparse_epochs": 3}, "sparse epochs must be 1"),
@@ -82,7 +82,7 @@ def test_a_broken_row_in_the_middle_is_not_passed_over(tmp_path):
     compare(subject(), replace(TERMS, criteria=("random",), substitutes=("own",), epochs=0), tmp_path)
     with open(tmp_path / "rows.jsonl", "a") as file:
         file.write('{"key": 3\n')
-    with pytest.raises(StoreError, match="must hold one row a line"):
+    with pytest.raises(StoreError, match="must hold one row per line"):
         load(tmp_path)
 
 

@@ -18,7 +18,7 @@ from slimilar.errors import InvalidInput
     ("change", "message"),
     [
         ({"criteria": ("similarty",)}, "did you mean similarity"),
-        ({"criteria": ()}, "criteria must be one or more different ones"),
+        ({"criteria": ()}, "criteria must list at least one name and no duplicates"),
         ({"flops": ("half",)}, "flops must be a share"),
         (
             {"flops": ("7",)},
@@ -27,7 +27,7 @@ from slimilar.errors import InvalidInput
         ({"flops": ("150%",)}, "flops must be a share from 0 to 1"),
         ({"flops": ("0",)}, "flops must be a share"),
         ({"flops": ("-0.5",)}, "flops must be a share"),
-        ({"flops": ("0.5", "0.5")}, "flops must be one or more different ones"),
+        ({"flops": ("0.5", "0.5")}, "flops must list at least one name and no duplicates"),
         ({"substitutes": ("best",)}, "reconstruction must be one of"),
         ({"epochs": -1}, "epochs must not be negative"),
         ({"images": 0}, "criterion 'span' needs images, got images 0"),
@@ -46,7 +46,7 @@ def test_shares_and_sizes_are_budgets(budget):
 
 
 def test_more_flops_than_there_are(tmp_path):
-    with pytest.raises(InvalidInput, match=r"at most the \d+\.\d+ k that the network has, got '7G'"):
+    with pytest.raises(InvalidInput, match=r"at most the \d+\.\d+ k of the network, got '7G'"):
         compare(subject(), replace(TERMS, flops=("0.5", "7G")), tmp_path / "new")
     assert not (tmp_path / "new").exists()
 

@@ -52,7 +52,7 @@ def test_cifar_that_cannot_be_used(tmp_path, monkeypatch):
         cifar("mnist", path=tmp_path)
     with pytest.raises(InvalidInput, match="must be 'train' or 'test'"):
         cifar("cifar10", "validation", tmp_path)
-    with pytest.raises(DataError, match="there is none"):
+    with pytest.raises(DataError, match="there is no such file"):
         cifar("cifar10", "train", tmp_path / "missing.npz")
     write_npz(tmp_path / "cifar10.npz", labels=20)
     with pytest.raises(DataError, match="must lie in 0 to 9, got 0 to 19"):
@@ -67,7 +67,7 @@ def test_cifar_file_cut_short(tmp_path, size):
     write_npz(tmp_path / "cifar10.npz")
     content = (tmp_path / "cifar10.npz").read_bytes()
     (tmp_path / "cifar10.npz").write_bytes(content[:size])
-    with pytest.raises(DataError, match=r"must be a whole \.npz file"):
+    with pytest.raises(DataError, match=r"must be a complete \.npz file"):
         cifar("cifar10", "train", tmp_path)
 
 

@@ -71,7 +71,7 @@ def test_a_corrupt_image_is_named(folder, content):
     broken.write_bytes(broken.read_bytes()[:200] if content is None else content)
     data = image_folder(folder, size=8)
     index = torch.tensor([data.files.index(broken)])
-    with pytest.raises(DataError, match=rf"{broken.name} must be a whole image.*replace or remove it"):
+    with pytest.raises(DataError, match=rf"{broken.name} must be a complete image.*replace or remove it"):
         data.batch(index)
 
 

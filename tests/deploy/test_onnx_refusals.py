@@ -36,7 +36,7 @@ def test_files_that_are_no_onnx(tmp_path):
         refused(file, "must be")
 
 
-def test_external_data_outside_missing_or_cut_short(tmp_path):
+def test_external_data_outside_missing_or_truncated(tmp_path):
     inside = tmp_path / "inside"
     inside.mkdir()
     file = inside / "a.onnx"
@@ -44,7 +44,7 @@ def test_external_data_outside_missing_or_cut_short(tmp_path):
     data = inside / "a.data"
     whole = data.read_bytes()
     data.write_bytes(whole[:-1])
-    refused(file, "cut short")
+    refused(file, "truncated")
     data.unlink()
     refused(file, "missing")
     (tmp_path / "secret").write_bytes(whole)
@@ -117,7 +117,7 @@ def test_a_difference_names_its_operator(tmp_path, monkeypatch):
     from slimilar.deploy.onnx_files.operators.table import Built
 
     monkeypatch.setitem(CONVERTERS, "Relu", lambda node: Built(torch.nn.GELU(), (0,)))
-    refused(saved(classifier(), tmp_path / "a.onnx"), r"differ from the operator Relu")
+    refused(saved(classifier(), tmp_path / "a.onnx"), r"differ at the operator Relu")
 
 
 def test_a_failing_comparison_leaves_the_old_file(tmp_path, monkeypatch):

@@ -225,7 +225,7 @@ def test_files_that_are_not_ours(tmp_path):
     with pytest.raises(StoreError, match="is a folder; name the file in it"):
         slimilar.load(tmp_path)
     torch.save({"a": torch.zeros(2)}, tmp_path / "pickle.pt")
-    with pytest.raises(StoreError, match="but is another kind of file"):
+    with pytest.raises(StoreError, match="but has another suffix"):
         slimilar.load(tmp_path / "pickle.pt")
     save_file({"a": torch.zeros(2)}, tmp_path / "weights.safetensors")
     with pytest.raises(StoreError, match="contains only weights"):

@@ -261,7 +261,7 @@ def test_a_cut_that_rounding_leaves_empty_is_no_silent_success() -> None:
     with pytest.warns(SlimilarWarning, match=r"no channel leaves: the \d+ .* multiples of 32; .* round_to=1"):
         result = slimilar.prune(net, example, ratio=0.25, round_to=32)
     assert result.cut.mask.all()
-    assert f"{result.cut.held} channels stay because of it" in result.summary()
+    assert f"rounding keeps {result.cut.held} more channels" in result.summary()
 
 
 def rounded_network() -> nn.Module:

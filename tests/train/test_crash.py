@@ -143,7 +143,7 @@ def test_a_checkpoint_cut_short(tmp_path, size):
     content = (tmp_path / LAST).read_bytes()
     (tmp_path / LAST).write_bytes(content[:size])
     with pytest.raises(
-        TrainingError, match=r"last.safetensors must be a checkpoint .* delete it to start again"
+        TrainingError, match=r"last.safetensors must be a Slimilar checkpoint, .* delete it to start again"
     ):
         train(network(), digits(0, 64), RECIPE, folder=tmp_path, settings=QUIET, resume=True)
 
@@ -152,7 +152,7 @@ def test_a_safetensors_file_of_somebody_else(tmp_path):
     from safetensors.torch import save_file
 
     save_file({"a": torch.zeros(1)}, tmp_path / LAST)
-    with pytest.raises(TrainingError, match="must be a checkpoint"):
+    with pytest.raises(TrainingError, match="must be a Slimilar checkpoint"):
         train(network(), digits(0, 64), RECIPE, folder=tmp_path, settings=QUIET, resume=True)
 
 
@@ -189,7 +189,7 @@ def test_a_corrupt_image_in_the_middle_of_training(tmp_path, workers):
 
     model = torch.nn.Sequential(torch.nn.Conv2d(3, 1, 1), network())
     recipe, run = Recipe(epochs=2, batch_size=12, lr=0.01), tmp_path / "run"
-    with pytest.raises(DataError, match=rf"^\S*{victim.name} must be a whole image[^\n]*remove it$"):
+    with pytest.raises(DataError, match=rf"^\S*{victim.name} must be a complete image[^\n]*remove it$"):
         train(model, data, recipe, folder=run, settings=QUIET, hooks=Hooks(on_epoch_end=corrupt))
     assert load_checkpoint(run / LAST)[1]["epoch"] == 1
 

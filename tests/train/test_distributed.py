@@ -63,7 +63,7 @@ def test_a_launcher_that_went_unnoticed(monkeypatch):
     """Processes that do not see each other would write over each other's checkpoints."""
     DistributedContext.join()
     monkeypatch.setenv("WORLD_SIZE", "4")
-    with pytest.raises(TrainingError, match="4 processes must find each other, got 1"):
+    with pytest.raises(TrainingError, match="4 processes must be connected, got a group of 1"):
         DistributedContext.join()
 
 

@@ -101,7 +101,7 @@ def test_an_old_header_stays(tmp_path):
 @pytest.mark.parametrize("content", ['{"rows": \n{"k": 1}\n', "[1]\n"])
 def test_a_broken_row_is_not_passed_over(tmp_path, content):
     (tmp_path / "rows.jsonl").write_text(content)
-    with pytest.raises(StoreError, match=r"rows.jsonl must hold one .* a line"):
+    with pytest.raises(StoreError, match=r"rows.jsonl must hold one .* per line"):
         RowLedger(tmp_path / "rows.jsonl")
 
 

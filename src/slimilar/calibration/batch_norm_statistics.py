@@ -18,12 +18,12 @@ from slimilar.utils.pytree import Example, arguments, map_tensors
 
 
 def recalibrate(model: nn.Module, example: Example, calibration: Any) -> nn.Module:
-    r"""Return a NEW model whose batch norms hold the statistics of the given images.
+    r"""Return a NEW model whose batch-norm statistics are re-estimated on the given images.
 
-    Removing channels shifts what the batch norms behind them receive, while $\mu$ and $\sigma^2$ stay those of the
-    network before. They are estimated anew, as the mean over batches, each norm behind norms that are already at work
-    on the same batch. It helps where consumers are not reconstructed (`substitute="none"`, `"merge"`); least squares
-    has already put the statistics right, and there it does harm.
+    Removing channels changes the inputs of later batch norms, but not their $\mu$ and $\sigma^2$. These are
+    re-estimated as the mean over batches, with all batch norms in training mode.
+    This helps without reconstruction (`reconstruction="none"` or `"merge"`). After least squares the statistics are
+    already right, and recalibration does harm.
 
     >>> net = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4))
     >>> x = torch.randn(64, 3, 8, 8, generator=torch.Generator().manual_seed(0))

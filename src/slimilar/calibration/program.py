@@ -201,7 +201,7 @@ def _traced(model: nn.Module, example: Example, structure: Structure, size: int)
     original = structure.trace
     if not original.meta:
         raise NotReplayable(
-            "it looks at values on the way, or has an operator that does not run on shapes alone: "
+            "its code depends on the values of tensors, or has an operator that does not run on the meta device: "
             f"{original.why_values}{_advice(model)}"
         )
     if size == batch_of(example):
@@ -211,14 +211,14 @@ def _traced(model: nn.Module, example: Example, structure: Structure, size: int)
     except Exception as error:  # whatever the user's code raises on another batch size
         cause = error.__cause__ or error
         lines = str(cause).strip().splitlines() or [type(cause).__name__]
-        raise NotReplayable(f"on a batch of {size} it raised: {lines[0]}{_advice(model)}") from error
+        raise NotReplayable(f"on a batch of {size} images it raised: {lines[0]}{_advice(model)}") from error
     if not found.meta or not grows(original, found, size):
-        raise NotReplayable(f"on a batch of {size} it does not give {size} outputs")
+        raise NotReplayable(f"on a batch of {size} images it does not return {size} outputs")
     numbered = as_numbered_in(original, found)
     if numbered is None:
-        raise NotReplayable("it uses other parameters on another batch size")
+        raise NotReplayable("it uses different parameters at different batch sizes")
     if summed_units(original, structure.grouping) != summed_units(numbered, structure.grouping):
-        raise NotReplayable(f"on a batch of {size} its channels are read by other operators")
+        raise NotReplayable(f"on a batch of {size} images, its channels reach different operators")
     return numbered
 
 
@@ -235,7 +235,7 @@ def _check_same_operators(a: Program, b: Program) -> None:
     """Raise unless two programs run the same operators; only then may numbers of operators be shared."""
     if [op.name for op in a.trace.ops] != [op.name for op in b.trace.ops]:
         raise NotReplayable(
-            f"it runs other operators on a batch of {a.batch_size} than on one of {b.batch_size}"
+            f"it runs different operators on batches of {a.batch_size} and {b.batch_size} images"
         )
 
 

@@ -122,7 +122,7 @@ def _rewrite(instruction: Instruction, values: Values, before: Tensor, after: Te
     old = [values[number] for number, _ in instruction.rewritten]
     if any(t.untyped_storage()._cdata != memory for t in old):
         raise InvalidInput(
-            f"an activation must not be written to through a view of other strides, but {instruction.func.name()} "
+            f"an activation must not be modified through a view with other strides, but {instruction.func.name()} "
             "does: prune without images and with ",
             Option("reconstruction", "none"),
         )

@@ -34,9 +34,10 @@ def synthesize(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Tensor:
-    """Return images of the example's shape that match the model's batch-norm statistics. The model is not touched.
+    """Return images of the example's shape that match the model's batch-norm statistics. The model is not modified.
 
-    Half of the `count` images are made, by so many `steps` on batches of `batch`; the others are their flips.
+    Half of the `count` images are optimised for `steps` steps, in batches of `batch`; the others are their horizontal
+    flips.
     """
     wanted = _images(example)
     frozen = (

@@ -36,14 +36,15 @@ from slimilar.cli.renamed_options import Command
 __all__ = ["app", "main"]
 
 EPILOG = (
-    "Exit codes: 0 success, 1 failure, 2 wrong use, 130 stopped by Ctrl-C. "
+    "Exit codes: 0 success, 1 failure, 2 invalid usage, 130 interrupted by Ctrl-C. "
     "The environment variable SLIMILAR_DATA may name a folder of datasets and checkpoints."
 )
 
 app = typer.Typer(
     name="slimilar",
     cls=PlainGroup,
-    help="Make a pre-trained CNN smaller and faster: channels that carry the same information are merged into one.",
+    help="Make a trained CNN smaller and faster: remove channels that the remaining ones can replace, and refit "
+    "their consumers.",
     epilog=EPILOG,
     no_args_is_help=True,
     rich_markup_mode="rich",
@@ -76,11 +77,11 @@ def _root(
     ] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show the stack trace of an error.")] = False,
     verbose: Annotated[
-        bool, typer.Option("--verbose", "-v", help="Show every stage of the work, with the time.")
+        bool, typer.Option("--verbose", "-v", help="Show every stage, with the time.")
     ] = False,
     log: Annotated[
         Path | None,
-        typer.Option("--log", help="Also append everything that is shown to a file.", metavar="FILE"),
+        typer.Option("--log", help="Also append all output to a file.", metavar="FILE"),
     ] = None,
 ) -> None:
     Debugging.wanted = debug

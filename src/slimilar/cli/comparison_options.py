@@ -35,7 +35,7 @@ class TermsOptions:
     reconstruction: Annotated[
         str,
         typer.Option(
-            help="own (what the criterion's paper does), none, merge, mean, gaussian, least-squares, linear (least "
+            help="own (that of the criterion's paper), none, merge, mean, gaussian, least-squares, linear (least "
             "squares with --images, else gaussian), auto; separated by commas.",
             metavar="METHODS",
         ),
@@ -49,7 +49,8 @@ class TermsOptions:
     plain_epochs: Annotated[
         bool,
         typer.Option(
-            "--plain-epochs", help="Give the other criteria as many epochs before pruning, without a penalty."
+            "--plain-epochs",
+            help="Train for the other criteria equally long before pruning, without a penalty.",
         ),
     ] = False
     recipe: options.RecipeName = "quick"
@@ -58,7 +59,7 @@ class TermsOptions:
     images: Annotated[
         int | None,
         typer.Option(
-            help="Training images drawn for calibration. Default: 512, or all if there are fewer.",
+            help="Number of training images for calibration. Default: 512, or all if there are fewer.",
             metavar="N",
         ),
     ] = None
@@ -121,7 +122,9 @@ class SubjectOptions:
     held_out: Annotated[
         int | None,
         typer.Option(
-            help="Validation: test on N training images that are kept out of training.", min=2, metavar="N"
+            help="Test on N training images that are excluded from training, for validation.",
+            min=2,
+            metavar="N",
         ),
     ] = None
     preprocessing: PreprocessingOptions = PreprocessingOptions()
@@ -141,7 +144,7 @@ class WorkerOptions:
     engine: Annotated[
         str,
         typer.Option(
-            help="local, or ray: the cluster of RAY_ADDRESS, which must share the folder.", metavar="NAME"
+            help="local, or ray: a Ray cluster whose machines share the output folder.", metavar="NAME"
         ),
     ] = "local"
 

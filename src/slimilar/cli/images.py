@@ -110,8 +110,8 @@ class ImageReader:
 
         if labels:
             raise InvalidInput(
-                "a criterion that needs labels is for models with one input on the command line; pass batches of "
-                "(inputs, labels) in Python"
+                "on the command line, criteria that need labels only support models with one input; in Python, pass "
+                "batches of (inputs, labels)"
             )
         inputs = several_inputs(path, self.opened, limit)
         return CalibrationImages(inputs, torch.full((len(inputs[0]),), -1), self.preprocessing())
@@ -155,11 +155,11 @@ class ImageReader:
         if broken:
             names = listed([str(file) for file in broken], most=5)
             self.out.note(
-                f"{len(broken)} of {len(found)} image files cannot be read and are left out: {escape(names)}"
+                f"{len(broken)} of {len(found)} image files cannot be read and are skipped: {escape(names)}"
             )
         if not len(sound):
             raise DataError(
-                f"there must be images that can be read, got none of {len(found)}: {broken[0]}, ..."
+                f"at least one image file must be readable, but none of {len(found)} is: {broken[0]}, ..."
             )
         return sound
 
@@ -193,7 +193,7 @@ class ImageReader:
         except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
             if isinstance(error, InvalidInput):
                 raise
-            raise DataError(f"{path} must be a whole .npz file without pickles, but: {error}") from error
+            raise DataError(f"{path} must be a complete .npz file without pickles, but: {error}") from error
         if found.dtype != np.uint8:
             return CalibrationImages(
                 torch.from_numpy(found).float(), torch.from_numpy(known), self.preprocessing()
@@ -210,7 +210,7 @@ class ImageReader:
         return CalibrationImages(images.contiguous(), labels, self.preprocessing(dataset))
 
     def _say_count(self, what: str, count: int) -> None:
-        few = f"; that is few: {FEW} or more keep more accuracy" if count < FEW else ""
+        few = f"; pass {FEW} or more to keep more accuracy" if count < FEW else ""
         self.out.note(f"calibrating on {count} image{'s' * (count != 1)} of {escape(what)}{few}")
 
 

@@ -24,7 +24,7 @@ Device = Annotated[
 Dtype = Annotated[
     str | None,
     _option(
-        help="Precision of the model: float32, float16, bfloat16 or float64. Default: as it is.",
+        help="Precision of the model: float32, float16, bfloat16 or float64. Default: unchanged.",
         metavar="NAME",
     ),
 ]
@@ -37,18 +37,21 @@ class ModelOptions:
     weights: Annotated[
         str | None,
         _option(
-            help="File of weights (safetensors or torch.save), or 'default': the library's own, downloaded.",
+            help="File of weights (safetensors or torch.save), or 'default' to download those of the library.",
             metavar="FILE",
         ),
     ] = None
     input: Annotated[
         tuple[str, ...],
-        _option(help="Shape of one input, such as 3x224x224. Repeat it for more inputs.", metavar="SHAPE"),
+        _option(
+            help="Shape of one input without the batch, such as 3x224x224. Repeat it for several inputs.",
+            metavar="SHAPE",
+        ),
     ] = ()
     base: Annotated[
         str | None,
         _option(
-            help="The unpruned model of a saved file, if it lives in a Python file: path/file.py:function.",
+            help="The unpruned model of a saved file, if it is defined in a Python file: path/file.py:function.",
             metavar="MODEL",
         ),
     ] = None

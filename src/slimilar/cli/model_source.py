@@ -66,7 +66,7 @@ class OpenedModel:
             got = "x".join(map(str, self.shapes[0]))
             raise InvalidInput(
                 f"images need an input of channels, height and width, such as 3x224x224, got {got}; pass a .npz file "
-                "with finished inputs"
+                "with preprocessed inputs"
             )
         tall, wide = self.shapes[0][:2] if channels_last(self.shapes[0]) else self.shapes[0][1:]
         return tall, wide
@@ -158,7 +158,7 @@ def parse_shape(text: str) -> tuple[int, ...]:
         raise InvalidInput(f"input must be a shape such as 3x224x224, got {text!r}")
     shape = tuple(map(int, text.split("x")))
     if not 0 < math.prod(shape) <= _LARGEST:
-        raise InvalidInput(f"input must have from 1 to {_LARGEST} numbers, got {text!r}")
+        raise InvalidInput(f"input must have 1 to {_LARGEST} numbers, got {text!r}")
     return shape
 
 
@@ -208,7 +208,7 @@ def _from_onnx(
     if weights or base:
         option = "--weights" if weights else "--base"
         raise InvalidInput(
-            f"{option} is for models without weights of their own, got an ONNX file; leave it out"
+            f"{option} does not apply to an ONNX file, which contains its weights; leave it out"
         )
     model = load_onnx(text, given or None)
     expected = {"unit": RAW, "bytes": Normalisation((0.0, 0.0, 0.0), (1 / 255, 1 / 255, 1 / 255)), None: None}
@@ -309,7 +309,9 @@ def _downloaded(text: str) -> Any:
             return timm.create_model(source.name, pretrained=True, **source.options)
     except (OSError, RuntimeError, ValueError) as error:
         reason = str(error).rstrip(".")
-        raise DataError(f"the weights of {text} could not be had: {reason}; pass --weights FILE") from error
+        raise DataError(
+            f"the weights of {text} could not be downloaded: {reason}; pass --weights FILE"
+        ) from error
     raise InvalidInput(f"--weights default is for torchvision: and timm: models, got {text!r}; pass a file")
 
 

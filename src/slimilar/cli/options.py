@@ -24,9 +24,9 @@ Data = Annotated[
         metavar="DATA",
     ),
 ]
-Limit = Annotated[int | None, typer.Option(help="Use only N images, taken evenly.", min=1, metavar="N")]
+Limit = Annotated[int | None, typer.Option(help="Use only N images, evenly spaced.", min=1, metavar="N")]
 Rate = Annotated[
-    float | None, typer.Option("--lr", help="Learning rate, in place of the recipe's.", metavar="RATE")
+    float | None, typer.Option("--lr", help="Learning rate; overrides the recipe.", metavar="RATE")
 ]
 RecipeName = Annotated[
     str,
@@ -40,5 +40,5 @@ Threads = Annotated[
     int | None, typer.Option(help="Threads of PyTorch. Default: all cores.", min=1, metavar="N")
 ]
 Out = Annotated[Path, typer.Option("--out", "-o", help="Folder for the results.", metavar="DIR")]
-Force = Annotated[bool, typer.Option("--force", help="Replace results that are there already.")]
-Seed = Annotated[int, typer.Option(help="Seed of everything random.", min=0, metavar="N")]
+Force = Annotated[bool, typer.Option("--force", help="Replace existing results.")]
+Seed = Annotated[int, typer.Option(help="Random seed.", min=0, metavar="N")]

@@ -17,14 +17,14 @@ from slimilar.utils.dataset_names import check_dataset
 if TYPE_CHECKING:
     from slimilar.planning.target import TargetKind
 
-_channels = partial(typer.Option, rich_help_panel="Which channels leave")
+_channels = partial(typer.Option, rich_help_panel="Which channels to remove")
 _calibration = partial(typer.Option, rich_help_panel="Calibration and reconstruction")
 
 Residual = Annotated[
     str,
     _channels(
         help="inner: inside residual blocks only; select: pre-activation blocks select from the residual stream; "
-        "joint: the stream too; auto: the stream too, where held-out images say that it costs less.",
+        "joint: the stream too; auto: the stream too, if that costs less on held-out images.",
         metavar="MODE",
     ),
 ]
@@ -32,7 +32,7 @@ Residual = Annotated[
 Reconstruction = Annotated[
     str,
     _calibration(
-        help="How the consumers of removed channels make up for them: none, merge, mean, gaussian, least-squares "
+        help="How the consumers of removed channels are adapted: none, merge, mean, gaussian, least-squares "
         "(with --calibrate), or auto: least-squares with images, gaussian without.",
         metavar="METHOD",
     ),
@@ -55,18 +55,18 @@ class PlanOptions:
         bool,
         _channels(
             "--trained",
-            help="The weights went through the criterion's training phase elsewhere than in slimilar train --for.",
+            help="The criterion's training phase was run outside of slimilar train --for.",
         ),
     ] = False
     residual: Residual = "inner"
     linkage: Annotated[str, _channels(help="average, complete or single.", metavar="NAME")] = "average"
     exclude: Annotated[
-        tuple[str, ...], _channels(help="Prune nothing inside this module. Repeatable.", metavar="NAME")
+        tuple[str, ...], _channels(help="Do not prune this module. Repeatable.", metavar="NAME")
     ] = ()
     min_channels: Annotated[
         int,
         _channels(
-            help="Every layer keeps at least this many channels; with 0, residual branches may go altogether.",
+            help="Every layer keeps at least this many channels; 0 allows whole residual branches to be removed.",
             min=0,
             metavar="N",
         ),
@@ -75,15 +75,16 @@ class PlanOptions:
         str | None,
         _calibration(
             help="Calibration images: a folder, a .npz file (array x_train, images or x; for a model with several "
-            "inputs input_0, input_1, ...), cifar10, demo; or 'synthesize': made from the model's batch norms. Labels "
-            "are used only by criteria that follow the loss.",
+            "inputs input_0, input_1, ...), cifar10, demo; or 'synthesize' to generate them from the model's batch "
+            "norms. Labels "
+            "are only used by criteria that need them.",
             metavar="IMAGES",
         ),
     ] = None
     images: Annotated[
         int | None,
         _calibration(
-            help="How many calibration images. Default: 512, or 768 synthesised ones.", min=1, metavar="N"
+            help="Number of calibration images. Default: 512, or 768 synthesised ones.", min=1, metavar="N"
         ),
     ] = None
     preprocessing: PreprocessingOptions = PreprocessingOptions()

@@ -42,7 +42,8 @@ def planned(
     images, preprocessing = _calibration(out, opened, options)
     if options.criterion == "auto" and 0 < _count(images) < ENOUGH:
         out.note(
-            f"{_count(images)} images are too few to fit to some and measure on others, so none is used: pass {ENOUGH} "
+            f"{_count(images)} calibration images are too few for held-out measurements and are not used; pass "
+            f"{ENOUGH} "
             "or more"
         )
         images = None
@@ -62,7 +63,7 @@ def compared(out: Output, opened: OpenedModel, found: Planned, target: PruningTa
         linkage=options.linkage, residual=options.residual, exclude=options.exclude,  # type: ignore[arg-type]
         min_channels=options.min_channels,
     )  # fmt: skip
-    with out.working("Comparing with plain plans") as tell:
+    with out.working("Comparing with simpler criteria") as tell:
         decision = decide(
             opened.model, example, asked, target, found.reconstruction, images, tell.stage, scanned=found.plan
         )
@@ -115,7 +116,8 @@ def _check_needs(criterion: str, opened: OpenedModel, options: PlanOptions) -> N
     if options.trained and facts(criterion).needs != "training":
         known = ", ".join(name for name in available() if facts(name).needs == "training")
         raise InvalidInput(
-            f"--trained is for criteria with a training phase ({known}), got --criterion {criterion}; leave it out"
+            f"--trained only applies to criteria with a training phase ({known}), got --criterion {criterion}; "
+            "leave it out"
         )
     given = Given(
         images=options.calibrate is not None,
@@ -133,7 +135,7 @@ def make_plan(out: Output, opened: OpenedModel, options: PlanOptions, images: An
 
     criterion: Any = make(options.criterion, trained=True) if options.trained else options.criterion
     residual, linkage = options.residual, options.linkage
-    with out.working("Tracing the channels through the model") as tell:
+    with out.working("Tracing the model") as tell:
         plan = slimilar.analyze(
             opened.model, opened.example(), criterion=criterion, calibration=images, linkage=linkage,  # type: ignore[arg-type]
             residual=residual, exclude=options.exclude, min_channels=options.min_channels,  # type: ignore[arg-type]
@@ -157,7 +159,7 @@ def show_frozen(out: Output, plan: Plan) -> None:
         reasons.setdefault(frozen.reason, []).append(f"{frozen.name} ({frozen.width})")
     if reasons:
         rows = [[escape(reason), escape(listed(names, most=7))] for reason, names in reasons.items()]
-        out.table(["<has to stay, because", "<layers (channels)"], rows)
+        out.table(["<cannot be pruned because", "<layers (channels)"], rows)
 
 
 def write_page(out: Output, file: Path, opened: OpenedModel, found: Planned) -> Path:
@@ -168,5 +170,5 @@ def write_page(out: Output, file: Path, opened: OpenedModel, found: Planned) -> 
         page = write_report(
             file, found.plan, model=opened.model, title=opened.title, source=command_of(opened, found)
         )
-    out.say(f"The explorer is in [bold]{escape(page)}[/]")
+    out.say(f"The explorer was written to [bold]{escape(page)}[/]")
     return page

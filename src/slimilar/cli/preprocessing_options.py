@@ -29,15 +29,15 @@ class PreprocessingOptions:
     normalise: Annotated[
         str,
         _option(
-            help="How pixels are normalised: auto (what was saved with the model, what its library publishes, or what "
-            "its dataset uses), raw, imagenet, cifar10 or cifar100.",
+            help="Normalisation of pixels: auto (that of the saved model, of its library, or of "
+            "its dataset), raw, imagenet, cifar10 or cifar100.",
             metavar="HOW",
         ),
     ] = "auto"
     mean: Annotated[
         str | None,
         _numbers_option(
-            help="Mean of each channel, of pixels from 0 to 1: 0.5,0.5,0.5. With --std, in place of --normalise."
+            help="Mean of each channel for pixels from 0 to 1: 0.5,0.5,0.5. With --std, replaces --normalise."
         ),
     ] = None
     std: Annotated[str | None, _numbers_option(help="Standard deviation of each channel.")] = None
@@ -45,11 +45,11 @@ class PreprocessingOptions:
         str | None,
         _size_option(
             help="Scale the shorter side of image files to N pixels, or the whole image to HxW. Default: 256/224 of "
-            "the input; files that have the input's size are taken as they are."
+            "the input; files that already have the input's size are not resized."
         ),
     ] = None
     crop: Annotated[
-        str | None, _size_option(help="Then keep the middle of N pixels, or HxW. Default: the input's size.")
+        str | None, _size_option(help="Then crop the centre to N pixels, or HxW. Default: the input's size.")
     ] = None
 
     def __post_init__(self) -> None:
@@ -57,7 +57,7 @@ class PreprocessingOptions:
 
         choose(self.normalise, NORMALISATIONS, "normalise")
         if (self.mean is None) != (self.std is None):
-            raise InvalidInput("--mean and --std go together, got one of them; pass both")
+            raise InvalidInput("--mean and --std must be passed together, got one of them; pass both")
         if self.mean is not None and self.normalise != "auto":
             raise InvalidInput(
                 f"--mean and --std replace --normalise, got --normalise {self.normalise}; leave it out"

@@ -37,7 +37,7 @@ class AccuracyOptions:
         ),
     ] = None
     limit: Annotated[
-        int | None, _option(help="Use only N images of --data, taken evenly.", min=1, metavar="N")
+        int | None, _option(help="Use only N images of --data, evenly spaced.", min=1, metavar="N")
     ] = None
     finetune: Annotated[
         int | None,

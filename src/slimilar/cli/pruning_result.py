@@ -137,7 +137,7 @@ def show_result(out: Output, result: Result, target: PruningTarget, accuracy: Me
     amount = f", {reached} {result.cut.threshold:.4g}" if result.cut.by_threshold else ""
     chosen = f"criterion {result.plan.criterion}{amount}"
     rounded = _rounded(result)
-    rounded += f" ({result.cut.held} channels stay because of it)" if result.cut.held else ""
+    rounded += f" (rounding keeps {result.cut.held} more channels)" if result.cut.held else ""
     out.say(f"{chosen}{rounded}, reconstruction {in_words(result.reconstruction, result.fitted)}\n")
     if result.plan.note:
         out.say(f"{result.plan.note}\n")

@@ -32,7 +32,7 @@ def several_inputs(path: Path, opened: OpenedModel, limit: int) -> tuple[Tensor,
     except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
         if isinstance(error, InvalidInput):
             raise
-        raise DataError(f"{path} must be a whole .npz file without pickles, but: {error}") from error
+        raise DataError(f"{path} must be a complete .npz file without pickles, but: {error}") from error
     for (name, array), shape in zip(held.items(), opened.shapes, strict=True):
         if array.dtype.kind != "f" or array.shape[1:] != shape:
             wanted = "x".join(map(str, shape))

@@ -29,36 +29,40 @@ class TargetOptions:
 
     threshold: Annotated[
         float | None,
-        _option("--threshold", "-t", help="Merge channels closer than this, from 0 to 1.", metavar="T"),
+        _option(
+            "--threshold",
+            "-t",
+            help="Remove channels whose height (for similarity: distance) is below this, from 0 to 1.",
+            metavar="T",
+        ),
     ] = None
-    flops: Annotated[str | None, _budget(help="Budget of FLOPs: a share (0.5, 50%) or a number (4.1G).")] = (
-        None
-    )
-    macs: Annotated[str | None, _budget(help="Budget of multiply-adds, likewise.")] = None
-    params: Annotated[str | None, _budget(help="Budget of parameters, likewise (10M).")] = None
+    flops: Annotated[str | None, _budget(help="FLOPs budget: a share (0.5, 50%) or a number (4.1G).")] = None
+    macs: Annotated[str | None, _budget(help="Budget of multiply-adds: a share or a number.")] = None
+    params: Annotated[str | None, _budget(help="Parameter budget: a share or a number (10M).")] = None
     latency: Annotated[
-        str | None, _budget(help="Budget of time measured on this machine: a share (0.5) or a time (12ms).")
+        str | None, _budget(help="Latency budget, measured on this machine: a share (0.5) or a time (12ms).")
     ] = None
-    ratio: Annotated[float | None, _share(help="Share of its channels that every layer loses.")] = None
+    ratio: Annotated[float | None, _share(help="Share of the channels to remove from every layer.")] = None
     quantile: Annotated[
-        float | None, _share(help="Share of all channels that leaves, in the criterion's order.")
+        float | None, _share(help="Share of all channels to remove, in the criterion's order.")
     ] = None
     round_to: Annotated[
         str,
         _option(
-            help="Make widths multiples of this, which run faster; 1: any width. Auto: 16, less in narrow layers. "
-            "Measure: what --runtime likes here.",
+            help="Round widths to multiples of this number, which run faster. 1: any width; auto: 16, or less in "
+            "narrow layers; "
+            "measure: the multiple that is fast in --runtime on this machine.",
             metavar="N",
         ),
     ] = "auto"
     layer: Annotated[
         tuple[str, ...],
-        _option(help="Threshold for one layer; 0 keeps it whole. Repeatable.", metavar="NAME=T"),
+        _option(help="Threshold for one layer; 0 keeps all its channels. Repeatable.", metavar="NAME=T"),
     ] = ()
     runtime: Annotated[
         str,
         _option(
-            help="What --latency and --round-to measure run in: pytorch, compile, onnxruntime, openvino or tensorrt.",
+            help="Runtime for --latency and --round-to measure: pytorch, compile, onnxruntime, openvino or tensorrt.",
             metavar="NAME",
         ),
     ] = "pytorch"

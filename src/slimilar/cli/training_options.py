@@ -35,12 +35,12 @@ class TrainingOptions:
         str,
         typer.Option(
             help="one-cycle, base, quick, reconstructed, paper-vgg, ...; a wrong name lists them. auto: reconstructed "
-            "for models of prune --calibrate, else quick.",
+            "for models pruned with --calibrate, else quick.",
             metavar="NAME",
         ),
     ] = "auto"
     epochs: Annotated[
-        int | None, typer.Option(help="Number of epochs, in place of the recipe's.", min=1, metavar="N")
+        int | None, typer.Option(help="Number of epochs; overrides the recipe.", min=1, metavar="N")
     ] = None
     lr: options.Rate = None
     limit: options.Limit = None

@@ -54,11 +54,11 @@ class PhaseOptions:
         if self.criterion is None:
             given = [f"--{n}" for n in ("flops", "strength") if getattr(self, n) is not None]
             if given:
-                raise InvalidInput(f"{given[0]} goes with --for CRITERION, got it alone; leave it out")
+                raise InvalidInput(f"{given[0]} needs --for CRITERION, got none; pass both, or leave it out")
             return Hooks()
         if recipe.ema is not None:
             raise InvalidInput(
-                "--for needs a recipe without averaged weights, which are nowhere zero, got one with ema "
+                "--for needs a recipe without averaged weights, which have no exact zeros, got ema "
                 f"{recipe.ema:g}; choose another --recipe"
             )
         residual: Any = self.residual
@@ -77,12 +77,14 @@ class PhaseOptions:
             )
         if facts(name).per_budget and self.flops is None:
             raise InvalidInput(
-                f"--for {name} must know how far the pruning to come will go, got no budget: pass --flops, such as 0.5"
+                f"--for {name} needs the FLOPs budget of the pruning that follows, got none; pass --flops, such as 0.5"
             )
         if self.strength is None:
             return made
         if not hasattr(made, "strength"):
-            raise InvalidInput(f"--strength is for criteria with a penalty, got --for {name}; leave it out")
+            raise InvalidInput(
+                f"--strength only applies to criteria with a penalty, got --for {name}; leave it out"
+            )
         return dataclasses.replace(made, strength=self.strength)
 
     def mark(self, model: nn.Module) -> None:

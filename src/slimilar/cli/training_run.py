@@ -58,7 +58,7 @@ class TrainingCommand:
         if not self.options.resume:
             check_new_run(self.folder)
         elif not (self.folder / LAST).exists():
-            self.out.note(f"{escape(self.folder)} holds no run to continue: training starts anew")
+            self.out.note(f"{escape(self.folder)} holds no run to resume; training starts from the beginning")
 
     def __call__(
         self,
@@ -85,7 +85,7 @@ class TrainingCommand:
                     progress=shown(self.out, tell),
                 )  # fmt: skip
         except KeyboardInterrupt as stop:
-            raise KeyboardInterrupt("stopped; to go on, give the same command with --resume") from stop
+            raise KeyboardInterrupt("interrupted; to continue, run the same command with --resume") from stop
         phase.mark(result.model)
         if self.first:
             self._finish(result, phase)
@@ -97,13 +97,11 @@ class TrainingCommand:
         if not self.opened.fitted:
             return "quick"
         self.out.note(
-            "recipe reconstructed (batch norms keep their statistics), because the model was fitted to "
+            "recipe reconstructed (frozen batch-norm statistics), because the model was reconstructed on "
             f"{self.opened.fitted} images"
         )
         if not taught:
-            self.out.note(
-                "there is no teacher: pass --teacher MODEL, the model before pruning, to learn from its outputs too"
-            )
+            self.out.note("no teacher is used; to distil from the model before pruning, pass --teacher MODEL")
         return "reconstructed"
 
     def _finish(self, result: TrainingResult, phase: PhaseOptions) -> None:

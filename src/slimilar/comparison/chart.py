@@ -30,7 +30,7 @@ def can_draw() -> bool:
 def draw(found: Comparison, files: Sequence[Path]) -> None:
     """Draw the curves into files, each by its suffix: .png, .svg, .pdf."""
     if not can_draw():
-        raise InvalidInput("drawing needs matplotlib: pip install 'slimilar[plot]'")
+        raise InvalidInput("drawing needs matplotlib; run: pip install 'slimilar[plot]'")
     figure = _figure(found)
     for file in files:
         with replacing(file) as unfinished:
@@ -95,7 +95,11 @@ def _kinds(every: Sequence[Line]) -> list[tuple[str, list[Line]]]:
     own = [line for line in every if line.own]
     shared = dict.fromkeys(line.substitute for line in every if not line.own)
     kinds = [("each as in its paper", own)] if own else []
-    return kinds + [(f"all with reconstruction {s}", [x for x in every if x.substitute == s]) for s in shared]
+    return kinds + [(_kind(name), [line for line in every if line.substitute == name]) for name in shared]
+
+
+def _kind(substitute: str) -> str:
+    return "all without reconstruction" if substitute == "none" else f"all with {substitute} reconstruction"
 
 
 def _panel(
@@ -157,7 +161,7 @@ def _label(axis: Any, ends: Sequence[tuple[str, float, float]], styles: dict[str
     low, high = axis.get_ylim()
     left, right = axis.get_xlim()
     axis.set_xticks([tick for tick in axis.get_xticks() if left <= tick <= right])
-    axis.set_xlim(left - 0.42 * (right - left), right)
+    axis.set_xlim(left - 0.46 * (right - left), right)
     axis.set_ylim(low, high)
     axis.spines["bottom"].set_bounds(left, right)
     ordered = sorted(ends, key=lambda end: end[1])

@@ -173,8 +173,8 @@ class _Processes:
 
 def _broken() -> TrainingError:
     return TrainingError(
-        "every process must live to the end, but one died: was it killed, or memory used up? "
-        "Rows so far are kept; call again to go on, perhaps with fewer jobs"
+        "a worker process ended unexpectedly: it was killed, or ran out of memory. "
+        "Finished rows are kept; run the same command again to resume, perhaps with fewer jobs"
     )
 
 
@@ -233,7 +233,7 @@ def _ray(setup: WorkerSetup, jobs: int) -> Iterator[Engine]:
     try:
         ray = importlib.import_module("ray")
     except ImportError as error:
-        raise InvalidInput("engine 'ray' needs Ray: pip install 'slimilar[ray]'") from error
+        raise InvalidInput("engine 'ray' needs Ray; run: pip install 'slimilar[ray]'") from error
     started = not ray.is_initialized()
     if started:
         ray.init(log_to_driver=False, logging_level="error", include_dashboard=False)

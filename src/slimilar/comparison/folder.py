@@ -44,7 +44,7 @@ def _check(folder: Path, before: Mapping[str, Any], now: Mapping[str, Any]) -> N
         if before.get(name) != now.get(name):
             raise InvalidInput(
                 f"{name} must be {before.get(name)!r} as in the comparison in {folder}, got {now.get(name)!r}; "
-                "ask for the same, or begin another comparison in another folder"
+                "use the same value, or start another comparison in another folder"
             )
 
 
@@ -105,7 +105,7 @@ def read_json(path: Path) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise StoreError(
-            f"{path} must be a whole JSON file, but: {error}; delete it and call again"
+            f"{path} must be a complete JSON file, but: {error}; delete it and call again"
         ) from error
     return found
 

@@ -76,7 +76,7 @@ class Terms:
         for name in ("criteria", "flops", "substitutes", "seeds"):
             given: Sequence[object] = getattr(self, name)
             if not given or len(set(given)) != len(given):
-                raise InvalidInput(f"{name} must be one or more different ones, got {list(given)}")
+                raise InvalidInput(f"{name} must list at least one name and no duplicates, got {list(given)}")
         for substitute in self.substitutes:
             choose(substitute, (OWN, *SUBSTITUTES), "reconstruction")
         for budget in self.flops:
@@ -141,11 +141,11 @@ def check(subject: Subject, terms: Terms) -> None:
     for budget in terms.flops:
         if parse_budget("flops", budget, before) > before:
             raise InvalidInput(
-                f"flops must be at most the {human(before)} that the network has, got {budget!r}; ask for less"
+                f"flops must be at most the {human(before)} of the network, got {budget!r}; pass less"
             )
     if min(len(subject.train), len(subject.test)) < 2:
         counts = f"{len(subject.train)} and {len(subject.test)}"
-        raise InvalidInput(f"there must be images to train and to test on, got {counts}; check the data")
+        raise InvalidInput(f"there must be training and test images, got {counts}; check the data")
     if terms.images > len(subject.train):
         raise InvalidInput(
             f"images must be at most the {len(subject.train)} training images, got {terms.images}"

@@ -50,8 +50,8 @@ def _place(name: str, path: str | Path | None) -> Path:
     chosen = path if path is not None else os.environ.get("SLIMILAR_DATA")
     if not chosen:
         raise DataError(
-            f"the files of {name} were not found: name a .npz file or a folder, "
-            "or set the environment variable SLIMILAR_DATA to the folder"
+            f"{name} was not found: pass a .npz file or a folder, "
+            "or set the environment variable SLIMILAR_DATA to the folder that holds it"
         )
     return Path(chosen).expanduser()
 

@@ -106,7 +106,9 @@ def image_folder(
     files = [_images_below(root / name) for name in names]
     for name, found in zip(names, files, strict=True):
         if not found:
-            raise DataError(f"{root / name} must hold images, but holds none; fill it or remove the class")
+            raise DataError(
+                f"{root / name} must hold images, but holds none; add images or remove the folder"
+            )
     labels = torch.arange(len(names)).repeat_interleave(torch.tensor([len(found) for found in files]))
     return ImageFiles(
         tuple(file for found in files for file in found), labels, tuple(names),
@@ -149,7 +151,7 @@ def unlabelled_files(path: str | Path, limit: int | None = None) -> ImageFiles:
 def _existing(path: str | Path) -> Path:
     root = Path(path).expanduser()
     if not root.is_dir():
-        raise DataError(f"{root} must be a folder, but there is none; check the path")
+        raise DataError(f"{root} must be a folder, but there is no such folder; check the path")
     return root
 
 
@@ -179,7 +181,7 @@ def _read(file: Path, how: Preprocessing, draws: list[float] | None) -> np.ndarr
         return pixels[:, :, None] if pixels.ndim == 2 else pixels
     except _UNREADABLE as error:
         raise DataError(
-            f"{file} must be a whole image, but reading it failed ({error}); replace or remove it"
+            f"{file} must be a complete image, but reading it failed ({error}); replace or remove it"
         ) from error
 
 

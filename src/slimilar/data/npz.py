@@ -43,12 +43,12 @@ def read_split(file: Path, split: Split) -> tuple[Any, Any, tuple[str, ...]]:
             names = tuple(map(str, arrays["classes"])) if "classes" in arrays else ()
             return arrays[f"x_{split}"], arrays[f"y_{split}"], names
     except FileNotFoundError:
-        raise DataError(f"{file} must be a .npz file, but there is none; check the path") from None
+        raise DataError(f"{file} must be a .npz file, but there is no such file; check the path") from None
     except KeyError as error:
         raise DataError(
             f"{file} must hold x_{split} and y_{split}, but {error}; create the file again"
         ) from None
     except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
         raise DataError(
-            f"{file} must be a whole .npz file without pickles, but reading it failed: {error}"
+            f"{file} must be a complete .npz file without pickles, but reading it failed: {error}"
         ) from None

@@ -60,12 +60,8 @@ class Stored:
 def _unreadable(file: Path, error: Exception) -> str:
     """Return what is wrong with a file: another kind of file, or a damaged one."""
     if file.suffix != ".safetensors":
-        return (
-            f"{file} must be a saved model, a .safetensors file, but is another kind of file; name that file"
-        )
-    return (
-        f"{file} must be a whole safetensors file, but reading it failed: {error}; was it copied completely?"
-    )
+        return f"{file} must be a saved model, a .safetensors file, but has another suffix; pass the .safetensors file"
+    return f"{file} must be a complete safetensors file, but reading it failed: {error}; was it copied completely?"
 
 
 def inspect(path: str | os.PathLike[str]) -> Stored:
@@ -95,7 +91,7 @@ def read(stored: Stored) -> dict[str, Tensor]:
             # Copied, because the tensors are memory-mapped and the file may be truncated later.
             tensors = {name: opened.get_tensor(name).clone() for name in stored.shapes}
     except (OSError, SafetensorError, RuntimeError, TypeError, AttributeError) as error:
-        raise StoreError(f"{stored.path} must be a whole safetensors file, but: {error}") from error
+        raise StoreError(f"{stored.path} must be a complete safetensors file, but: {error}") from error
     if digest(stored.info, tensors) != stored.info.get("digest"):
         raise StoreError(
             f"{stored.path} must be unchanged since it was saved, but its checksum differs; save it again"

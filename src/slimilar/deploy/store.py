@@ -52,10 +52,10 @@ def save(
 ) -> Path:
     """Write a pruned model atomically and return the path.
 
-    Takes the result of `prune`, or its model, also after further training or pruning. `source` is the name of
-    the unpruned model, such as `torchvision:resnet50`; with it, `load` can build the model by itself. `inputs` are
-    the shapes of the model's inputs, batch included, where a result does not tell them; `preprocessing` is how images
-    are prepared for it. The command line uses both when it reads the file.
+    `pruned` is the result of `prune` or its model, also after further training or pruning. `source` is the name of
+    the unpruned model, such as `torchvision:resnet50`; with it, `load` needs no model. `inputs` are the shapes of the
+    model's inputs, including the batch, if `pruned` is a model; `preprocessing` describes how images are prepared.
+    The command line uses both when it loads the file.
     """
     model = check_model(pruned.model if isinstance(pruned, Result) else pruned)
     history = getattr(model, HISTORY, NO_SURGERY)
@@ -79,17 +79,15 @@ def save(
         with replacing(target) as unfinished:
             save_file(tensors, unfinished, {KEY: json.dumps(info)})
     except (OSError, SafetensorError) as error:
-        raise StoreError(
-            f"{target} could not be written: {error}; an earlier file of that name is unchanged"
-        ) from error
+        raise StoreError(f"{target} could not be written: {error}; any existing file is unchanged") from error
     return target
 
 
 def load(path: str | os.PathLike[str], model: nn.Module | None = None) -> nn.Module:
-    """Return the saved model in evaluation mode. A given `model` is a fresh one of its class, and is not modified.
+    """Return the saved model in evaluation mode. `model` is a fresh instance of its class, and is not modified.
 
-    Without `model`, it is built from the stored source if that is a known name. A Python file is never executed
-    because a saved file names it.
+    Without `model`, the model is built from the stored source if that is a known name. A Python file that the saved
+    file names is never executed.
     """
     stored = inspect(path)
     fresh = check_model(model) if model is not None else _original(stored)

@@ -65,7 +65,7 @@ def read(path: str | os.PathLike[str]) -> dict[str, Tensor]:
             return load_file(file)
         except (OSError, SafetensorError) as error:
             raise DataError(
-                f"{file} must be a whole safetensors file, but: {error}; was it copied completely?"
+                f"{file} must be a complete safetensors file, but: {error}; was it copied completely?"
             ) from error
     try:
         found = torch.load(file, map_location="cpu", weights_only=True)

@@ -95,7 +95,9 @@ def _read(file: Path) -> State:
     try:
         return load_file(file)
     except (OSError, SafetensorError) as error:
-        raise DataError(f"{file} must be a whole safetensors file, but reading it failed ({error})") from None
+        raise DataError(
+            f"{file} must be a complete safetensors file, but reading it failed ({error})"
+        ) from None
 
 
 def renamed(rules: dict[str, str], state: State) -> State:

@@ -94,12 +94,12 @@ def analyze(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Plan:
-    """Find out what can be pruned and what every cut costs. The model is not changed.
+    """Return which channels can be pruned, and the cost of every cut. The model is not modified.
 
-    `example` is an input the model takes: a tensor, a tuple of arguments, or a dict of keyword arguments.
-    `calibration` is a tensor of unlabelled images, an iterable of batches, or "synthesize", for criteria that measure
-    activations. `labels` are those of the images, for criteria that follow the loss; batches of (images, labels) will
-    do too. `plan.at(...)` looks at cuts; `slimilar.apply` makes a model of one.
+    `example` is an input of the model: a tensor, a tuple of arguments, or a dict of keyword arguments. `calibration`
+    is a tensor of unlabelled images, an iterable of batches, or "synthesize", for criteria that need images. `labels`
+    are the labels of these images, for criteria that need them; batches of (images, labels) are accepted too.
+    `plan.at(...)` returns a cut; `slimilar.apply` builds its model.
 
     >>> import torch
     >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3))

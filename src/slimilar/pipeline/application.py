@@ -48,11 +48,11 @@ def apply(
     progress: Progress | None = None,
     substitute: str | None = None,
 ) -> Result:
-    """Return a NEW, smaller model: the plan's at a target or a cut. One plan serves many of them.
+    """Return a NEW, smaller model for a plan and a target or cut. A plan can be applied many times.
 
-    A target is met by the model that is returned, biases that reconstruction adds included. A cut of `plan.at` is
-    carried out as it is. `calibration` is for the reconstruction, `runtime` for targets of latency. `substitute` is the
-    earlier name of `reconstruction`.
+    The returned model meets the target, including the biases that reconstruction adds. A cut of `plan.at` is applied
+    unchanged. `calibration` is used for reconstruction, `runtime` for latency targets. `substitute` is the earlier
+    name of `reconstruction`.
 
     >>> import torch
     >>> from slimilar import PruningTarget, analyze

@@ -27,7 +27,7 @@ def remove_channels(
     *,
     verify: bool = True,
 ) -> nn.Module:
-    """Return a NEW module without the given output channels of the named layers, and all that is coupled to them.
+    """Return a NEW module without the given output channels of the named layers, and without all channels tied to them.
 
     >>> import torch
     >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU(), nn.Conv2d(8, 4, 3))

@@ -54,22 +54,21 @@ def prune(
     progress: Progress | None = None,
     substitute: str | None = None,
 ) -> Result:
-    """Return a NEW, smaller model of the same class; the given one is left as it was.
+    """Return a NEW, smaller model of the same class. The given model is not modified.
 
-    How far to go is one of: a `threshold`, a budget (`flops`, `macs`, `params`: a share such as 0.5, or a number such
-    as "4.4G"), a `latency` measured here with a `runtime` (a share, or a time such as "12ms"; a
-    `slimilar.Runtime` has threads and a batch size), a `ratio` of channels
-    that every layer loses, a `quantile` of all channels. `round_to` makes widths multiples
-    of a number, which run faster: by default of 16, and less where 16 costs too much; "measure" takes what the
-    `runtime` likes on this machine, 1 every width.
+    Pass exactly one target: a `threshold`; a budget (`flops`, `macs` or `params`: a share such as 0.5, or a number
+    such as "4.4G"); a `latency` measured in a `runtime` (a share, or a time such as "12ms"; `slimilar.Runtime` sets
+    threads and batch size); a `ratio`, the share of channels to remove from every layer; or a `quantile`, the share
+    of all channels to remove. `round_to` makes widths multiples of a number, which run faster: 16 by default, less
+    where 16 costs too much; "measure" measures which multiple is fast in the `runtime`; 1 allows every width.
 
-    `calibration` is a tensor of unlabelled images, an iterable of batches, or "synthesize". With 16 images or more
-    and a budget, criterion "auto" chooses the channels whose removal changes the network's output least, unless a plain
-    criterion at the same cost does better on held-out images (`Result.scores`); otherwise the paper's similarity.
-    Reconstruction "auto" then fits the consumers of removed channels: by least squares to the images (and to their
-    horizontal flips, if the network's outputs for both agree), or, without images, to the statistics that batch norms
-    and filters imply. `substitute` is the earlier name of `reconstruction`.
-    `residual="auto"` lets a budget take channels of residual streams too, where held-out images say that it costs less.
+    `calibration` is a tensor of unlabelled images, an iterable of batches, or "synthesize". With a budget and at least
+    16 images, criterion "auto" removes the channels whose removal changes the output least ("span"), unless a simpler
+    criterion does better on held-out images at the same cost (`Result.scores`). Otherwise it is the paper's
+    similarity. Reconstruction "auto" refits the consumers of removed channels: by least squares on the images (and
+    their horizontal flips, if the network is invariant to them) or, without images, from the statistics of batch norms
+    and filters. `residual="auto"` also prunes residual streams if that costs less on held-out images. `substitute` is
+    the earlier name of `reconstruction`.
 
     >>> import torch
     >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3))

@@ -62,11 +62,11 @@ def train(
     settings: TrainingSettings = TrainingSettings(),  # noqa: B008 (frozen)
     progress: Callable[[Progress], None] | None = None,
 ) -> TrainingResult:
-    """Return a trained copy of ``model`` and the history of its training; ``model`` itself does not change.
+    """Return a trained copy of ``model`` and the history of its training. ``model`` is not modified.
 
-    ``recipe`` is a name out of ``RECIPES`` or a ``Recipe``. With a ``teacher``, usually the network before
-    pruning, its scores are learnt in addition to the labels. ``data`` may then be images without labels, a tensor as
-    ``prune`` takes it for calibration: accuracies of the history are agreement with the teacher.
+    ``recipe`` is a name in ``RECIPES`` or a ``Recipe``. ``teacher``, usually the network before pruning, adds
+    distillation from its scores to the labels. ``data`` may then be a tensor of unlabelled images, as for the
+    calibration of ``prune``; the accuracies in the history are then agreement with the teacher.
 
     >>> import torch
     >>> from slimilar.data import Images
@@ -99,10 +99,10 @@ def finetune(
     test: Data | None = None,
     **options: Any,
 ) -> TrainingResult:
-    """Fine-tune a pruned network: as ``train``, and the result also holds the accuracy before it.
+    """Fine-tune a pruned network. As ``train``, but the result also holds the accuracy before fine-tuning.
 
-    ``recipe="reconstructed"`` is for networks whose consumers were fitted to calibration images: it keeps what the fit
-    kept. ``finetune(result.model, images, "reconstructed", teacher=original)`` needs no labels.
+    ``recipe="reconstructed"`` is for networks that were reconstructed on calibration images: it freezes batch-norm
+    statistics. ``finetune(result.model, images, "reconstructed", teacher=original)`` needs no labels.
     """
     start = None if test is None else evaluate(model, test).accuracy
     result = train(model, data, recipe, test=test, **options)

@@ -54,7 +54,9 @@ class Epoch(Dataset[Batch]):
             need = f"at least two images for each of {self.world_size} processes"
             raise InvalidInput(f"batch_size must give {need}, got {self.batch_size}; make it larger")
         if len(self) == 0:
-            raise DataError(f"there must be at least two training images a process, got {len(self.source)}")
+            raise DataError(
+                f"there must be at least two training images for each process, got {len(self.source)}"
+            )
 
     def __len__(self) -> int:
         whole, rest = divmod(len(self.source), self.batch_size)

@@ -22,7 +22,7 @@ def write_file(path: Path, content: bytes) -> None:
     except OSError as error:
         reason = error.strerror or str(error)
         raise TrainingError(
-            f"{path} could not be written ({reason}); the file as it was before is intact, "
+            f"{path} could not be written ({reason}); the previous file is intact, "
             "so free some space or choose another folder, then resume"
         ) from error
 
@@ -35,7 +35,7 @@ def save_checkpoint(path: Path, tensors: dict[str, Tensor], info: dict[str, Any]
     ]
     if broken:
         raise TrainingError(
-            f"weights must be finite, but {broken[0]} is not; the checkpoint as it was before is intact, "
+            f"weights must be finite, but {broken[0]} is not; the previous checkpoint is intact, "
             "so lower the learning rate and start from there"
         )
     write_file(path, to_bytes(plain, {"info": json.dumps(info)}))
@@ -60,7 +60,7 @@ def load_checkpoint(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             return {name: file.get_tensor(name) for name in file.keys()}, info  # noqa: SIM118 (not a dict)
     except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
         raise TrainingError(
-            f"{path} must be a checkpoint of this program, but reading it failed ({error}); "
+            f"{path} must be a Slimilar checkpoint, but reading it failed ({error}); "
             "delete it to start again, or restore a copy"
         ) from error
 

@@ -72,7 +72,7 @@ class DistributedContext:
 
 def _apart(started: int, found: int) -> TrainingError:
     return TrainingError(
-        f"the launcher's {started} processes must find each other, got {found}; "
+        f"the launcher's {started} processes must be connected, got a group of {found}; "
         "start them with 'accelerate launch' or 'torchrun', or unset WORLD_SIZE"
     )
 

@@ -28,11 +28,11 @@ class Score:
 
 
 def evaluate(model: nn.Module, data: Data, batch_size: int = 250, precision: Precision = "float32") -> Score:
-    """Score a classifier on a dataset, without augmentation; the model keeps its mode and its device.
+    """Return the score of a classifier on a dataset, without augmentation. The model keeps its mode and its device.
 
-    It runs where the model is, in batches that are halved where memory runs out. `precision` is that of mixed
-    precision (see `TrainingSettings`); a model in half precision runs in its own. Under a launcher every process
-    takes its share, and all of them return the score of the whole dataset.
+    It runs on the model's device, in batches that are halved if memory runs out. `precision` selects mixed precision
+    (see `TrainingSettings`); a model in half precision runs in its own. Under a launcher, every process evaluates a
+    share, and all return the score of the whole dataset.
     """
     source = as_image_source(data)
     if len(source) == 0:

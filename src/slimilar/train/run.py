@@ -187,6 +187,4 @@ def _check_scores(scores: Tensor, labels: Tensor | None) -> None:
     classes = scores.shape[1]
     if labels is not None and not 0 <= int(labels.min()) <= int(labels.max()) < classes:
         got = f"{int(labels.min())} to {int(labels.max())}"
-        raise DataError(
-            f"labels must be 0 to {classes - 1} for {classes} scores, got {got}; is it the right data?"
-        )
+        raise DataError(f"labels must be 0 to {classes - 1} for {classes} scores, got {got}; check the data")

@@ -71,7 +71,7 @@ def dtype_named(name: str, device: torch.device) -> torch.dtype:
         raise InvalidInput(Option("dtype"), f" must be one that {device} has, got float64; use float32")
     if name == "bfloat16" and device.type == "cpu" and not _cpu_has_bfloat16():
         raise InvalidInput(
-            Option("dtype"), " must be one that this processor computes in, got bfloat16, at which it stops with an "
+            Option("dtype"), " must be one that this CPU supports, got bfloat16, which fails with an "
             "illegal instruction; use float32 or float16",
         )  # fmt: skip
     return _DTYPES[name]

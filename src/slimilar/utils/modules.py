@@ -37,7 +37,7 @@ def check_model(model: object) -> nn.Module:
     modules = named_modules(model).values()
     if any(type(p).__name__ in ("DTensor", "FlatParameter") for m in modules for p in m._parameters.values()):
         raise InvalidInput(
-            "model must hold whole parameters, got shards of them (FSDP or DTensor): gather the full state and load it "
+            "model must hold whole parameters, got shards (FSDP or DTensor): gather the full state and load it "
             "into a plain model first"
         )
     if any(isinstance(m, torch.jit.ScriptModule) for m in modules):

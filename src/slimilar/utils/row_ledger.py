@@ -84,7 +84,9 @@ class RowLedger:
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
-            raise StoreError(f"{self.path} could not be written: {error}; call again to go on") from error
+            raise StoreError(
+                f"{self.path} could not be written: {error}; run the command again to resume"
+            ) from error
         self.rows.append(added)
         if self.notify is not None:
             self.notify(added)
@@ -106,9 +108,11 @@ def _read(path: Path) -> tuple[Row, list[Row]]:
     try:
         lines = [json.loads(line) for line in content[: content.rfind(b"\n") + 1].splitlines()]
     except ValueError as error:
-        raise StoreError(f"{path} must hold one row a line, but: {error}; restore it or delete it") from error
+        raise StoreError(
+            f"{path} must hold one row per line, but: {error}; restore it or delete it"
+        ) from error
     if not all(isinstance(line, dict) for line in lines):
-        raise StoreError(f"{path} must hold one JSON object a line; restore it or delete it")
+        raise StoreError(f"{path} must hold one JSON object per line; restore it or delete it")
     headed = bool(lines) and set(lines[0]) == {_HEADER}
     return (lines[0][_HEADER], lines[1:]) if headed else ({}, lines)
 

@@ -67,7 +67,7 @@ def _show_layers(out: Output, plan: Plan, cuts: list[Cut]) -> None:
         [escape(group.name), str(group.width), *(str(cut.widths[group.name]) for cut in chosen)]
         for group in plan.groups
     ]
-    out.table(headings, rows, "Channels that stay, by FLOPs saved, before widths are rounded")
+    out.table(headings, rows, "Channels kept, by FLOPs saved, before rounding of widths")
 
 
 def _show_curve(out: Output, plan: Plan, cuts: list[Cut]) -> None:
@@ -79,7 +79,7 @@ def _show_curve(out: Output, plan: Plan, cuts: list[Cut]) -> None:
          less(before.params, cut.params)]
         for cut in cuts
     ]  # fmt: skip
-    out.table(["threshold", "FLOPs", "", "parameters", ""], rows, "The trade-off")
+    out.table(["threshold", "FLOPs", "", "parameters", ""], rows, "Cost by threshold")
     curve = plan.curve()
     points = [(float(t), f / max(1, before.flops)) for t, f in zip(curve.threshold, curve.flops, strict=True)]
     out.say("[bold]FLOPs left, by threshold[/]")

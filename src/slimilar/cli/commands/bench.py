@@ -22,20 +22,20 @@ def bench(
     models: Annotated[
         list[str],
         typer.Argument(
-            help="Models to compare; times are shown as shares of the first one's.", metavar="MODELS"
+            help="Models to compare; times are shown relative to the first model.", metavar="MODELS"
         ),
     ],
     *,
     engine: Annotated[
         tuple[str, ...],
         typer.Option(
-            help="pytorch, compile, onnxruntime, openvino, tensorrt, or 'all' that are installed. Repeatable.",
+            help="pytorch, compile, onnxruntime, openvino, tensorrt, or 'all' installed ones. Repeatable.",
             metavar="NAME",
         ),
     ] = (),
     batch: Annotated[int, typer.Option(help="Batch size.", min=1, metavar="N")] = 1,
     seconds: Annotated[
-        float, typer.Option(help="How long to measure with each engine.", min=0, metavar="SECONDS")
+        float, typer.Option(help="Duration of the measurement in each engine.", min=0, metavar="SECONDS")
     ] = 5.0,
     layers: Annotated[
         int,
@@ -49,9 +49,9 @@ def bench(
     place: Placement,
     out: Output,
 ) -> None:
-    """Measure latency and throughput, all models in turn, with 95 % confidence intervals.
+    """Measure latency and throughput of models in alternation, with 95 % confidence intervals.
 
-    Beside the time that a model saves stand the FLOPs that it saves, and their ratio: 1 if all saved FLOPs save time.
+    The table shows time saved, FLOPs saved and their ratio: 1 means that time falls as fast as FLOPs.
 
     Example: [bold]slimilar bench slimilar:demo small/model.safetensors --engine all[/]
     """
@@ -149,7 +149,7 @@ def _show_savings(out: Output, savings: list[Saving]) -> None:
         if s.slower and s.flops < 1:
             out.note(
                 f"{escape(s.model)} has fewer FLOPs but is slower in {s.engine}: prune with the default rounding "
-                "(no --round-to 1), or to a time: --latency 0.7 --runtime NAME"
+                "(no --round-to 1), or with a latency budget: --latency 0.7 --runtime NAME"
             )
 
 
@@ -161,7 +161,7 @@ def _profiles(
 
     found = {}
     for name, model in opened.items():
-        with out.working(f"Looking at the layers in {engine}"):
+        with out.working(f"Profiling the layers in {engine}"):
             layers = profile(engine, model.model, model.example(batch))
         whole = sum(layer.milliseconds for layer in layers) or 1.0
         rows = [
@@ -172,7 +172,7 @@ def _profiles(
             out.table(
                 ["<layer", "<", "ms", "share"],
                 rows,
-                f"{escape(name)} in {engine}: the longest of {len(layers)} layers",
+                f"{escape(name)} in {engine}: the slowest of {len(layers)} layers",
             )
         found[name] = [asdict(layer) for layer in layers]
     return found
@@ -210,7 +210,7 @@ def _measured(
             reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
             if must:
                 raise SlimilarError(f"{engine} cannot run this here: {reason}") from error
-            out.note(f"{engine} left out: {escape(reason)}")
+            out.note(f"{engine} skipped: {escape(reason)}")
             return None
     with out.working(f"Measuring with {engine}") as tell:
         place = device_of(next(iter(opened.values())).model)

@@ -38,9 +38,9 @@ def compare(
     out: options.Out = Path("comparison"),
     output: Output,
 ) -> None:
-    """Prune with several criteria to the same budgets, fine-tune alike, and plot accuracy over FLOPs.
+    """Prune with several criteria to the same budgets, fine-tune in the same way, and plot accuracy over FLOPs.
 
-    It may be stopped at any moment; the same command continues it. Each row is written as soon as it is known.
+    It can be interrupted at any time; the same command resumes it. Each row is written as soon as it is complete.
 
     Example: [bold]slimilar compare slimilar:demo --criteria similarity,magnitude-l1 --flops 0.7,0.5 -o side-by-side[/]
     """
@@ -54,8 +54,8 @@ def compare(
     folder, opener = folder_for(out), ComparisonSource(model, source, place, subject)
     terms = chosen.terms()
     if not chart.can_draw():
-        output.note("no curves will be drawn: pip install 'slimilar\\[plot]'")
-    with output.working("Reading the model and the images"):
+        output.note("no charts will be drawn; to draw them, run: pip install 'slimilar\\[plot]'")
+    with output.working("Loading the model and the images"):
         terms = chosen.fitting(terms, len(opener().train))
     with output.working("Comparing") as tell:
         found = run(
@@ -133,6 +133,6 @@ def _check_some(found: Comparison, asked: Collection[str]) -> None:
     mine = [row for row in found.rows if row.key in asked]
     if all(row.error is not None for row in mine):
         raise SlimilarError(
-            f"at least one of the {len(mine)} networks asked for must be made, but none was; the first of them, "
-            f"{mine[0].criterion} at {mine[0].budget}, because {mine[0].error}"
+            f"none of the {len(mine)} requested networks could be pruned; the first failure, "
+            f"{mine[0].criterion} at {mine[0].budget}: {mine[0].error}"
         )

@@ -57,7 +57,9 @@ class DemoRow:
 def demo(
     *,
     out: options.Out = Path("slimilar-demo"),
-    seconds: Annotated[float, typer.Option(help="How long to measure time.", min=0, metavar="SECONDS")] = 4.0,
+    seconds: Annotated[
+        float, typer.Option(help="Duration of the latency measurement.", min=0, metavar="SECONDS")
+    ] = 4.0,
     seed: options.Seed = 0,
     device: Device = "auto",
     output: Output,
@@ -88,12 +90,12 @@ def _introduce(out: Output, plan: Plan, test: Images) -> None:
     from slimilar.planning.cost import human
 
     channels = sum(group.width for group in plan.groups)
-    out.say("\n[bold]Slimilar[/]: channels that carry the same information are merged into one.\n")
+    out.say("\n[bold]Slimilar[/]: channels that the remaining ones can replace are removed.\n")
     size = f"{human(plan.before.flops)} FLOPs, {human(plan.before.params)} parameters"
-    out.say(f"A VGG-16 for CIFAR-10, three eighths wide, trained by this project: {size}.")
+    out.say(f"A trained VGG-16 for CIFAR-10 at 3/8 of its usual width: {size}.")
     out.say(f"{channels:,} channels in {len(plan.groups)} layers can be removed. {_nearest(plan)}")
     out.say(
-        f"Accuracy is measured on {len(test):,} real test images that neither training nor pruning has seen.\n"
+        f"Accuracy is measured on {len(test):,} test images that were used neither for training nor for pruning.\n"
     )
 
 
@@ -166,12 +168,10 @@ def _show_accuracy(out: Output, accuracy: float, count: int, rows: list[DemoRow]
         lines.append([first, HOW[row.how], percent(row.accuracy), f"[{colour}]{bar(row.accuracy)}[/]"])
     out.table(["FLOPs", "<method", "accuracy", "<"], lines, "Accuracy without any fine-tuning")
     reach = f"{50 * (high - low):.1f}"
-    remark = (
-        "Removing the most similar is the paper's method before fine-tuning. The 256 images have no labels."
-    )
+    remark = "The first method is the paper's before fine-tuning. The 256 images have no labels."
     out.say(f"[dim]{remark}[/]")
     out.say(
-        f"[dim]With {count:,} test images the first accuracy is known to within {reach} points (95 %).[/]\n"
+        f"[dim]With {count:,} test images, the 95 % interval of the original's accuracy is ±{reach} points.[/]\n"
     )
 
 
@@ -184,7 +184,7 @@ def _timed(
     example = opened.example(BATCH)
     runs = {"1.0": pytorch(opened.model, example)}
     runs |= {str(share): pytorch(result.model, example) for share, result in models.items()}
-    with out.working("Measuring time, all of them in turn") as tell:
+    with out.working("Measuring latency") as tell:
         return measure(runs, seconds=seconds, seed=seed, progress=tell)
 
 
@@ -202,7 +202,7 @@ def _show_time(out: Output, plan: Plan, rows: list[DemoRow], timings: Timings) -
              less(plan.before.params, params) if share < 1 else "", f"{ms.value:.1f} ms",
              *(times if share < 1 else ["", ""])]
         )  # fmt: skip
-    title = f"Cost and time: batches of {BATCH} images, measured on this machine in turn"
+    title = f"Cost and latency: batches of {BATCH} images on this machine"
     out.table(["FLOPs", "", "parameters", "", "time", "", "<95 %"], lines, title)
 
 

@@ -34,21 +34,21 @@ class Int8Options:
     """Quantisation of the exported file, and the images for it."""
 
     int8: Annotated[
-        bool, _option("--int8", help="Quantise the ONNX file, per channel; needs --calibrate.")
+        bool, _option("--int8", help="Quantise the ONNX file per channel. Needs --calibrate.")
     ] = False
     calibrate: Annotated[
         str | None,
         _option(
-            help="Images for the ranges of activations: a folder, a .npz file, demo, cifar10.",
+            help="Images to calibrate activation ranges: a folder, a .npz file, demo, cifar10.",
             metavar="IMAGES",
         ),
     ] = None
-    images: Annotated[int, _option(help="How many of them.", min=1, metavar="N")] = 256
+    images: Annotated[int, _option(help="Number of calibration images.", min=1, metavar="N")] = 256
     data: Annotated[
         str | None, _option(help="Measure accuracy before and after on these test images.", metavar="DATA")
     ] = None
     limit: Annotated[
-        int | None, _option(help="Use only N images of --data, taken evenly.", min=1, metavar="N")
+        int | None, _option(help="Use only N images of --data, evenly spaced.", min=1, metavar="N")
     ] = None
     preprocessing: PreprocessingOptions = PreprocessingOptions()
 
@@ -57,12 +57,10 @@ class Int8Options:
         if self.int8 and (self.calibrate is None or dtype is not None or out.suffix in (".pt2", ".ts")):
             raise InvalidInput(
                 Option("int8"),
-                " must have --calibrate IMAGES, an .onnx file and no --dtype, got another combination",
+                " needs --calibrate IMAGES, an --out file that ends in .onnx, and no --dtype, got another combination",
             )
         if not self.int8 and (self.calibrate is not None or self.data is not None):
-            raise InvalidInput(
-                "--calibrate and --data are for --int8, got no --int8: pass it, or leave them out"
-            )
+            raise InvalidInput("--calibrate and --data need --int8, got none; pass --int8, or leave them out")
         for named in filter(None, (self.calibrate, self.data)):
             check_dataset(named)
 
@@ -88,7 +86,7 @@ def export(
     force: options.Force = False,
     output: Output,
 ) -> None:
-    """Export a model to ONNX, torch.export or TorchScript, and compare its outputs with the model's.
+    """Export a model to ONNX, torch.export or TorchScript, and compare the outputs of the file with the model's.
 
     Batch norms are folded into convolutions. [bold]--dtype float16[/] writes half precision, [bold]--int8[/] quantises.
 
@@ -196,7 +194,7 @@ def _show_int8(output: Output, done: Quantised, size: int, accuracy: tuple[float
     _say_setting(output, done)
     if ratio.low > 1:
         output.note(
-            "int8 is slower than float32 here: this processor may lack int8 instructions; keep the float file"
+            "int8 is slower than float32 here: this CPU may lack int8 instructions; use the float32 file"
         )
     output.answer(
         {
@@ -211,13 +209,9 @@ def _show_int8(output: Output, done: Quantised, size: int, accuracy: tuple[float
 
 
 def _say_setting(output: Output, done: Quantised) -> None:
-    which = (
-        "held-out images"
-        if done.held_out
-        else "images that it was calibrated with: more would leave some out"
-    )
-    output.say(f"the same largest output on {percent(done.agreement)} of {done.images} {which}")
+    which = "held-out images" if done.held_out else "calibration images; pass more to hold some out"
+    output.say(f"same prediction on {percent(done.agreement)} of {done.images} {which}")
     if len(done.divergence) > 1:
         tried = [[str(setting), f"{100 * value:.2g} %"] for setting, value in done.divergence.items()]
-        output.table(["<int8 by", "divergence from float32"], tried)
-        output.say(f"{done.setting}: the least divergence on these images, which were not calibrated with")
+        output.table(["<int8 setting", "divergence from float32"], tried)
+        output.say(f"chosen: {done.setting}, with the least divergence on these held-out images")

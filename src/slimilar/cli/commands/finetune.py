@@ -27,14 +27,15 @@ def finetune(
         bool,
         typer.Option(
             "--freeze-statistics",
-            help="Batch norms keep their means and variances, as in the recipe reconstructed.",
+            help="Freeze the statistics of batch norms, as in the recipe reconstructed.",
         ),
     ] = False,
     teacher: Annotated[
         str | None,
         typer.Option(
-            help="Distil from this model, beside the labels: a name or a saved file. --base applies to it too. By "
-            "default the original of a model of prune --calibrate, where its name comes with weights.",
+            help="Teacher to distil from, in addition to the labels: a name or a saved file. --base applies to it "
+            "too. By "
+            "default, for a model pruned with --calibrate, the original, if its weights can be loaded by name.",
             metavar="MODEL",
         ),
     ] = None,
@@ -45,7 +46,7 @@ def finetune(
         bool,
         typer.Option(
             "--unlabelled",
-            help="Learn from the teacher alone: --data needs no labels, such as any folder of images.",
+            help="Learn from the teacher only. --data needs no labels: any folder of images will do.",
         ),
     ] = False,
     source: ModelOptions,
@@ -53,7 +54,7 @@ def finetune(
 ) -> None:
     """Fine-tune a pruned model, and show its accuracy before and after.
 
-    A model of prune --calibrate is trained by a recipe that keeps what was fitted.
+    By default, a model that was pruned with --calibrate is trained with a recipe that preserves its reconstruction.
 
     Example: [bold]slimilar finetune small/model.safetensors --data cifar10.npz --epochs 3[/]
     """
@@ -64,7 +65,7 @@ def finetune(
     named = teacher or (original_with_weights(opened) if by_default else None)
     original = _teacher(named, replace(source, weights=teacher_weights, input=shapes), training.device)
     if unlabelled and original is None:
-        raise InvalidInput("--unlabelled needs a model to learn from, got none; pass --teacher MODEL")
+        raise InvalidInput("--unlabelled needs a teacher, got none; pass --teacher MODEL")
     run = TrainingCommand(out, opened, training, unlabelled=unlabelled)
     if named and not teacher:
         run.out.note(f"teacher: {escape(named)}, the model before pruning")
@@ -75,7 +76,9 @@ def _teacher(name: str | None, source: ModelOptions, device: str) -> nn.Module |
     """Return the model to distil from; one without trained weights is refused."""
     if name is None:
         if source.weights is not None:
-            raise InvalidInput("--teacher-weights goes with --teacher MODEL, got it alone; leave it out")
+            raise InvalidInput(
+                "--teacher-weights needs --teacher MODEL, got none; pass both, or leave it out"
+            )
         return None
     if source.weights is None and has_random_weights(name):
         raise InvalidInput(

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 def inspect(
     file: Annotated[
-        Path, typer.Argument(help="A file that `slimilar prune` or `slimilar.save` wrote, or an ONNX file.")
+        Path, typer.Argument(help="A file written by `slimilar prune` or `slimilar.save`, or an ONNX file.")
     ],
     out: Output,
 ) -> None:
-    """Show what a saved file holds, and check that it is whole and unaltered.
+    """Show the contents of a saved file, and check that it is complete and unmodified.
 
     Example: [bold]slimilar inspect small/model.safetensors[/]
     """
@@ -95,7 +95,7 @@ def _show(out: Output, stored: Stored) -> None:
 
     info = stored.info
     size = stored.path.stat().st_size
-    facts = [["file", f"{stored.path}, {human(size)}B, whole and unaltered"]]
+    facts = [["file", f"{stored.path}, {human(size)}B, complete and unmodified"]]
     facts += [["made from", stored.source or f"a {info.get('class', 'model')}; pass one to load it"]]
     made = info.get("made by") or {}
     facts += [["made by", ", ".join(f"{name} {version}" for name, version in made.items())]]

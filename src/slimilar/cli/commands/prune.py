@@ -46,7 +46,8 @@ class WritingOptions:
         typer.Option(
             "--out",
             "-o",
-            help="Folder for the results; or a .safetensors or .onnx file for the model, with the others beside it.",
+            help="Folder for the results; or a .safetensors or .onnx file for the model, with the other files next "
+            "to it.",
             metavar="PATH",
         ),
     ] = Path("pruned")
@@ -76,7 +77,7 @@ def prune(
     scoring: AccuracyOptions,
     output: Output,
 ) -> None:
-    """Prune a model to a threshold or a budget; write the smaller model, the plan, a report and the recipe.
+    """Prune a model to a threshold or a budget. Write the smaller model, the plan, a report and the recipe.
 
     Example: [bold]slimilar prune slimilar:demo --flops 0.5 -o small[/]
     """
@@ -115,7 +116,7 @@ def prune(
 def _check_dry_run(target: PruningTarget, writing: WritingOptions) -> None:
     if writing.dry_run and target.kind == "latency":
         raise InvalidInput(
-            "--dry-run shows a plan, got --latency, which is met by measuring pruned models; leave one out"
+            "--dry-run cannot be combined with --latency, which measures pruned models; leave one out"
         )
 
 

@@ -34,7 +34,10 @@ def reproduce(
     ] = "paper",
     data: Annotated[
         Path | None,
-        typer.Option(help="Folder of datasets and checkpoints; or set SLIMILAR_DATA.", metavar="DIR"),
+        typer.Option(
+            help="Folder of datasets and checkpoints. Default: the environment variable SLIMILAR_DATA.",
+            metavar="DIR",
+        ),
     ] = None,
     out: Annotated[
         Path | None,
@@ -46,7 +49,7 @@ def reproduce(
 ) -> None:
     """Run or continue an experiment of the paper, and write its table and figures.
 
-    It runs in the top folder of a checkout: the experiments are not part of the installed package.
+    Run it in the top folder of a checkout: the experiments are not part of the installed package.
 
     Example: [bold]slimilar reproduce bound --scale tiny --out results[/]
     """
@@ -67,6 +70,6 @@ def _catalogue() -> Any:
             sys.path.insert(0, str(root))
             return importlib.import_module("experiments.catalogue")
     raise SlimilarError(
-        "the experiments are not part of the installed package; run this in a checkout of the project, "
-        "in whose top folder experiments/ lies"
+        "the experiments are not part of the installed package; run this in the top folder of a checkout, "
+        "which contains experiments/"
     )

@@ -17,7 +17,7 @@ from slimilar.cli.recipe_file import read_recipe, words_of
 def run(
     context: typer.Context,
     recipe: Annotated[
-        Path, typer.Argument(help="A recipe.yaml that `slimilar prune` wrote.", metavar="RECIPE")
+        Path, typer.Argument(help="A recipe.yaml written by `slimilar prune`.", metavar="RECIPE")
     ],
     *,
     out: Annotated[
@@ -27,9 +27,9 @@ def run(
     force: options.Force = False,
     output: Output,
 ) -> None:
-    """Prune as a recipe says, and compare the model with the one that it was written for.
+    """Repeat the pruning of a recipe, and compare the model with the first one.
 
-    Paths in a recipe are as they were typed: run it in the same folder.
+    Paths in a recipe are stored as typed, so run it in the same folder.
 
     Example: [bold]slimilar run small/recipe.yaml -o again[/]
     """
@@ -49,4 +49,4 @@ def run(
         same = inspect(model).info.get("digest") == read.digest
         told = "is identical to" if same else "differs from"
         why = "" if same else ": other versions, another machine, or changed files"
-        output.note(f"the model {told} the one that the recipe was written for{why}")
+        output.note(f"the model {told} the one that was written with the recipe{why}")

@@ -20,7 +20,7 @@ def train(
     phase: PhaseOptions,
     out: Output,
 ) -> None:
-    """Train a model. It may be killed at any moment and resumed, and runs under torchrun and accelerate.
+    """Train a model. Runs can be interrupted at any time and resumed; torchrun and accelerate are supported.
 
     Example: [bold]slimilar train slimilar:resnet20 --data cifar10.npz -o runs/resnet20[/]
     """

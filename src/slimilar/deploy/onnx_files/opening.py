@@ -50,7 +50,7 @@ def _parsed(onnx: Any, file: Path) -> Any:
         model = onnx.load_model_from_string(file.read_bytes())
     except Exception as error:
         raise InvalidInput(
-            f"{file} must be a whole ONNX file, but is another kind of file or was cut short; copy it again"
+            f"{file} must be a complete ONNX file, but is truncated or of another format; copy it again"
         ) from error
     if not model.graph.node or not model.opset_import:
         raise InvalidInput(f"{file} must be an ONNX file with a graph, but holds no operator; copy it again")
@@ -75,17 +75,17 @@ def _check_external(onnx: Any, file: Path, model: Any) -> None:
         beside = folder / told.get("location", "")
         if not beside.resolve().is_relative_to(folder) or beside.is_symlink():
             raise InvalidInput(
-                f"{file} must keep its external data in its own folder, but names {told.get('location')!r}; "
+                f"{file} must have its external data in its own folder, but refers to {told.get('location')!r}; "
                 "nothing was read"
             )
         if not beside.is_file():
             raise InvalidInput(
-                f"{file} must have its external data beside it, but {beside.name!r} is missing; copy it there"
+                f"{file} must have its external data in the same folder, but {beside.name!r} is missing; copy it there"
             )
         size, (offset, length) = beside.stat().st_size, _place(told, file)
         if offset + (length or 0) > size:
             raise InvalidInput(
-                f"{beside} must hold all of {file.name}'s data, but was cut short; copy it again"
+                f"{beside} must hold all of {file.name}'s data, but is truncated; copy it again"
             )
         total += size - offset if length is None else length
         _check_size(file, total)  # tensors may name the same bytes over and over: each is read for itself
@@ -98,10 +98,10 @@ def _place(told: dict[str, str], file: Path) -> tuple[int, int | None]:
         length = int(told["length"]) if "length" in told else None
     except ValueError as error:
         raise InvalidInput(
-            f"{file} must say in whole numbers where its external data is, but does not"
+            f"{file} must state where its external data is in whole numbers, but does not"
         ) from error
     if offset < 0 or (length or 0) < 0:
-        raise InvalidInput(f"{file} must say where its external data is, but names negative offsets")
+        raise InvalidInput(f"{file} must state where its external data is, but has negative offsets")
     return offset, length
 
 
@@ -136,13 +136,13 @@ def _check_operators(file: Path, model: Any) -> None:
     for node in model.graph.node:
         if node.domain not in _DOMAINS:
             raise InvalidInput(
-                f"{file} must be made of ONNX's own operators, but {node.op_type} is from the domain "
+                f"{file} must consist of standard ONNX operators, but {node.op_type} is from the domain "
                 f"{node.domain!r}: export it without that runtime's fusions"
             )
         if any(a.HasField("g") or a.graphs for a in node.attribute):
             raise InvalidInput(
                 f"{file} must be one graph without control flow, but has the operator {node.op_type}: "
-                "export the branch that is wanted"
+                "export the branch that you need"
             )
 
 

@@ -37,10 +37,10 @@ Shape = Sequence[int]
 
 
 def load_onnx(path: str | os.PathLike[str], shape: Shape | Sequence[Shape] | None = None) -> OnnxModule:
-    """Return the model of an ONNX file, in evaluation mode, after comparing it with ONNX Runtime.
+    """Return the model of an ONNX file in evaluation mode, after comparing its outputs with ONNX Runtime.
 
-    `shape` is that of one image, such as (3, 224, 224), where the file leaves it open or another size is wanted; a
-    list of shapes for several inputs. `model.example` is an input of that size.
+    `shape` is the shape of one image, such as (3, 224, 224), if the size in the file is dynamic or another size is
+    needed; for several inputs, a list of shapes. `model.example` is an input of that size.
     """
     file = Path(path).expanduser()
     original = open_file(file)
@@ -95,8 +95,8 @@ def _input(file: Path, value: Any, given: tuple[int, ...] | None) -> OnnxInput:
     if kind.elem_type != _FLOAT:
         name = require("onnx").TensorProto.DataType.Name(kind.elem_type) if kind.elem_type else "no tensor"
         raise InvalidInput(
-            f"{file} must take float32 or float16, but its input {value.name!r} is {name}: cut the file behind its "
-            "Cast (onnx.utils.extract_model)"
+            f"{file} must take float32 or float16, but its input {value.name!r} is {name}: extract the network after "
+            "its Cast (onnx.utils.extract_model)"
         )
     declared = tuple(d.dim_value if d.dim_value > 0 else None for d in kind.shape.dim)
     if len(declared) < 2:
@@ -106,7 +106,7 @@ def _input(file: Path, value: Any, given: tuple[int, ...] | None) -> OnnxInput:
     if given is None and None in declared[1:]:
         known = "x".join("?" if n is None else str(n) for n in declared[1:])
         raise InvalidInput(
-            f"{file} leaves the size of its input {value.name!r} open ({known}): pass the one to prune for, as in ",
+            f"{file} has a dynamic size for its input {value.name!r} ({known}): pass the size to prune for, as in ",
             Option("input", "3x224x224", "shape=(3, 224, 224)"),
         )
     return OnnxInput(value.name, given or tuple(n or 0 for n in declared[1:]), declared)
@@ -222,7 +222,7 @@ def _converted(file: Path, proto: Any, node: OnnxNode) -> Built:
     where = f"the operator {proto.op_type}" + (f" ({proto.name})" if proto.name else "")
     if proto.op_type not in CONVERTERS:
         raise InvalidInput(
-            f"{file} cannot be read: {where} is not among those that Slimilar knows; cut out the network in front of "
+            f"{file} cannot be read: {where} is not supported; extract the network before "
             f"it, up to {proto.input[0] if proto.input else 'its inputs'}, for example with onnx.utils.extract_model"
         )
     try:
@@ -262,7 +262,7 @@ def _tried_doubled(
 def _fixed_batch(file: Path, sample: _Sample, where: str) -> InvalidInput:
     return InvalidInput(
         f"{file} must treat every image of a batch alike, but {where} fixes the batch to {sample.batch}; "
-        "export it with an open batch size"
+        "export it with a dynamic batch size"
     )
 
 
@@ -300,8 +300,9 @@ def _compare(file: Path, model: Any, module: OnnxModule, sample: _Sample) -> Non
     found = _outputs(module, sample.feeds)
     if not all(relative_difference(sample.wanted[n], found[n]) < TOLERANCE for n in found):
         raise VerificationError(
-            f"{file} cannot be read: PyTorch and ONNX Runtime differ from {_first_difference(model, module, sample)} "
-            "on; report the file, please"
+            f"{file} cannot be read: PyTorch and ONNX Runtime first differ at "
+            f"{_first_difference(model, module, sample)}; "
+            "please report the file"
         )
     try:
         alone = _outputs(module, {name: x[:1] for name, x in sample.feeds.items()})

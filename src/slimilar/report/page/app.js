@@ -275,8 +275,14 @@ function openFirst() {
   if (row >= 0) select(row);
 }
 
+/** A name such as torchvision:mobilenet_v2, with places where a narrow screen may break it. */
+function breakable(name) {
+  const parts = name.match(/[^:/_.,]*[:/_.,]?/g).filter(Boolean);
+  return parts.flatMap((part, i) => (i ? [el("wbr"), part] : [part]));
+}
+
 function start() {
-  byId("title").textContent = data.title;
+  byId("title").replaceChildren(...breakable(data.title));
   const input = network.rows.find((row) => row.kind === "input");
   const layers = network.rows.filter((row) => row.vector !== undefined), whole = layers.filter((row) => row.reason);
   byId("subtitle").textContent = [
