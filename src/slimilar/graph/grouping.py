@@ -161,6 +161,7 @@ def _keep_pieces(trace: Trace, drafts: list[Atoms], reasons: _Reasons) -> None:
     layers = (label[a.first : a.first + a.size] for a in trace.axes)
     pieces = (label[atoms] for atoms in trace.pieces)
     seen: set[bytes] = set()
+    first = np.empty(len(why), np.int64)
     for parts, reason in ((pieces, LAST_OF_SPLIT), (layers, LAST_OF_LAYER)):
         reasons.known.append(reason)
         for part in parts:
@@ -171,7 +172,7 @@ def _keep_pieces(trace: Trace, drafts: list[Atoms], reasons: _Reasons) -> None:
             at = home[part]
             if why[part].max() >= 0 or at.min() == FIXED:
                 continue
-            counts = np.bincount(home[np.unique(part)])
+            counts = np.bincount(home[_each_once(part, first)])
             if not (counts == width[: len(counts)]).any():
                 why[part[0]] = len(reasons.known) - 1
 
