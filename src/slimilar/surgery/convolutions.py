@@ -51,7 +51,9 @@ def product(*args: Any) -> Tensor | None:
     if shape is None:
         return None
     last = x[(..., *(slice(None, None, step) for step in stride))].movedim(1, -1)
-    made = linear(last.reshape(-1, x.shape[1]), weight.flatten(1), bias)  # of one matrix: several take twice as long
+    made = linear(
+        last.reshape(-1, x.shape[1]), weight.flatten(1), bias
+    )  # of one matrix: several take twice as long
     return made.view(*last.shape[:-1], shape[1]).movedim(-1, 1).contiguous()
 
 
