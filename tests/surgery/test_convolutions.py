@@ -1,4 +1,4 @@
-"""Convolutions that do not run: the shapes of outputs and gradients are those of real ones."""
+"""Convolutions that do not run as they are: outputs, or their shapes and gradients, are those of real ones."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from slimilar.errors import VerificationError
-from slimilar.surgery.convolutions import each_image_once, without_convolving
+from slimilar.surgery.convolutions import each_image_once, product, without_convolving
 from slimilar.surgery.training_step import check_training_step
 
 
@@ -67,3 +67,28 @@ def test_what_was_written_to_is_convolved_again() -> None:
                 found = net(x[:count])
     torch.testing.assert_close(found, expected)
     assert all("_conv_forward" not in vars(m) for m in net)
+
+
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("stride", [(1, 1), (2, 1)])
+def test_a_kernel_of_one_position_is_a_product(stride: tuple[int, int], bias: bool) -> None:
+    torch.manual_seed(0)
+    x, layer = torch.randn(3, 5, 2, 3), nn.Conv2d(5, 7, 1, stride, bias=bias)
+    expected = layer(x)
+    made = product(x, layer.weight, layer.bias, stride, (0, 0), (1, 1), False, (0, 0), 1)
+    assert made is not None
+    assert made.stride() == expected.stride()
+    torch.testing.assert_close(made, expected)
+
+
+@pytest.mark.parametrize(
+    ("size", "kernel", "padding", "groups"),
+    [(4, 1, 0, 1), (3, 3, 0, 1), (3, 1, 1, 1), (3, 1, 0, 2), (3, 1, 0, 3)],
+)
+def test_other_convolutions_and_wrong_widths_are_no_product(
+    size: int, kernel: int, padding: int, groups: int
+) -> None:
+    x, weight = torch.zeros(2, 4, size, size), torch.zeros(6, 4 // groups, kernel, kernel)
+    given = ((1, 1), (padding, padding), (1, 1), False, (0, 0), groups)
+    assert product(x, weight, None, *given) is None
+    assert product(x[:, :3], torch.zeros(6, 4, 1, 1), None, (1, 1), (0, 0), *given[2:5], 1) is None

@@ -21,16 +21,16 @@ def find_groups(trace: Trace, residual: Residual) -> Grouping:
     drafts = _written_together(trace)
     reasons = _reasons(trace, residual)
     _keep_pieces(trace, drafts, reasons)
-    free = [reasons.of(units) for units in drafts]
-    frozen = _frozen(trace, [(u, w) for u, w in zip(drafts, free, strict=True) if len(w) == len(u)])
-    chosen = [(u, w) for u, w in zip(drafts, free, strict=True) if len(w) < len(u) and len(u) > 1]
-    unit_of, offsets, count = _number_units(label, [u for u, _ in chosen])
+    whole = [bool((reasons.why[units] != FIXED).all()) for units in drafts]
+    frozen = _frozen(trace, [u for u, stays in zip(drafts, whole, strict=True) if stays], reasons)
+    chosen = [u for u, stays in zip(drafts, whole, strict=True) if not stays and len(u) > 1]
+    unit_of, offsets, count = _number_units(label, chosen)
     coupling = Coupling(trace, unit_of, offsets, count)
     summed = np.zeros(int(label.max(initial=-1)) + 1, np.bool_)
     summed[trace.summed] = True
     groups = tuple(
-        ChannelGroup(coupling, g, {u: r.text for u, r in why.items()}, bool(summed[units].any()))
-        for g, (units, why) in enumerate(chosen)
+        ChannelGroup(coupling, g, reasons.of(units), bool(summed[units].any()))
+        for g, units in enumerate(chosen)
     )
     _tell_apart(groups)
     listed = {*(f.name for f in frozen), *(name for g in groups for name in g.producers)}
@@ -118,10 +118,14 @@ class _Reasons:
     known: list[Reason]
     why: Indices
 
-    def of(self, units: Atoms) -> dict[int, Reason]:
+    def of(self, units: Atoms) -> dict[int, str]:
         """Return which of some units have to stay, by their place, and why."""
         found = self.why[units]
-        return {int(i): self.known[found[i]] for i in np.flatnonzero(found >= 0)}
+        return {i: self.known[found[i]].text for i in np.flatnonzero(found >= 0).tolist()}
+
+    def of_all(self, units: Atoms) -> list[Reason]:
+        """Return why some units have to stay, each reason once, in the order in which they show."""
+        return [self.known[number] for number in dict.fromkeys(self.why[units].tolist())]
 
 
 def _reasons(trace: Trace, residual: Residual) -> _Reasons:
@@ -157,6 +161,7 @@ def _keep_pieces(trace: Trace, drafts: list[Atoms], reasons: _Reasons) -> None:
     layers = (label[a.first : a.first + a.size] for a in trace.axes)
     pieces = (label[atoms] for atoms in trace.pieces)
     seen: set[bytes] = set()
+    first = np.empty(len(why), np.int64)
     for parts, reason in ((pieces, LAST_OF_SPLIT), (layers, LAST_OF_LAYER)):
         reasons.known.append(reason)
         for part in parts:
@@ -167,26 +172,24 @@ def _keep_pieces(trace: Trace, drafts: list[Atoms], reasons: _Reasons) -> None:
             at = home[part]
             if why[part].max() >= 0 or at.min() == FIXED:
                 continue
-            counts = np.bincount(home[np.unique(part)])
+            counts = np.bincount(home[_each_once(part, first)])
             if not (counts == width[: len(counts)]).any():
                 why[part[0]] = len(reasons.known) - 1
 
 
-def _frozen(trace: Trace, whole: list[tuple[Atoms, dict[int, Reason]]]) -> tuple[Frozen, ...]:
+def _frozen(trace: Trace, whole: list[Atoms], reasons: _Reasons) -> tuple[Frozen, ...]:
     """Return the groups that stay whole, each by the name of its first producer."""
     label = trace.together
     first = np.full(int(label.max(initial=-1)) + 1, len(trace.writes))
     for i, write in reversed(list(enumerate(trace.writes))):
         first[label[write.atoms[write.atoms >= 0]]] = i
-    return tuple(
-        Frozen(
-            trace.ops[trace.writes[int(first[units].min())].op].module,
-            len(units),
-            "; ".join(dict.fromkeys(reason.text for reason in why.values())),
-            next(iter(why.values())).kind,
-        )
-        for units, why in whole
-    )
+    found = []
+    for units in whole:
+        producer = trace.ops[trace.writes[int(first[units].min())].op].module
+        why = reasons.of_all(units)
+        text = "; ".join(dict.fromkeys(reason.text for reason in why))
+        found.append(Frozen(producer, len(units), text, why[0].kind))
+    return tuple(found)
 
 
 def _number_units(label: Atoms, groups: list[Atoms]) -> tuple[Atoms, list[int], int]:

@@ -12,7 +12,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy.spatial.distance import is_valid_y, squareform
+from scipy.spatial.distance import cdist, is_valid_y, squareform
 from torch import Tensor
 
 from slimilar.errors import InvalidInput
@@ -71,11 +71,10 @@ def pair_distances(means: Floats, variance: Floats, range_: tuple[float, float] 
     """
     n = len(variance)
     found, at = np.empty(n * (n - 1) // 2), 0
-    columns = np.ascontiguousarray(means.T)
-    step = max(1, _BLOCK // max(1, means.size))
+    step = max(1, _BLOCK // max(1, n))
     for start in range(0, n - 1, step):
         rows = slice(start, min(start + step, n - 1))
-        block = _gaps(columns, rows)
+        block = _gaps(means, rows)
         block += variance[rows, None]
         block += variance[start + 1 :]
         if range_ is not None:
@@ -92,12 +91,13 @@ def pair_distances(means: Floats, variance: Floats, range_: tuple[float, float] 
 def _gaps(means: Floats, rows: slice) -> Floats:
     """Return squared differences between the means of `rows` and of all channels after the first of them.
 
-    `means` has shape (batch norms, channels).
+    `means` has shape (channels, batch norms); these are summed over in order.
     """
-    gap = np.subtract(means[:, rows, None], means[:, None, rows.start + 1 :], order="C")
-    np.square(gap, out=gap)
-    total: Floats = gap[0] if len(gap) == 1 else gap.sum(0)  # summed over batch norms in order
-    return total
+    others = means[rows.start + 1 :]
+    if means.shape[1] > 1:
+        found: Floats = cdist(means[rows], others, "sqeuclidean")
+        return found
+    return np.square(means[rows] - others[:, 0])  # the same; for one batch norm this is faster
 
 
 def activation_distance(batches: Tensor | Iterable[Tensor]) -> Tensor:

@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from slimilar.graph.groups import Grouping
 from slimilar.graph.recorder import is_nothing, name_of
 from slimilar.graph.records import Trace
+from slimilar.surgery.convolutions import product
 from slimilar.surgery.rewrite import Kept, atoms_kept
 from slimilar.utils.modules import named_modules
 from slimilar.utils.pytree import operands
@@ -64,7 +65,8 @@ class Masked(TorchDispatchMode):
             self._turns[kind] = turn + 1
             if (kind, turn) in self.masks:
                 args = self._masked(args, self.masks[kind, turn])
-        return func(*args, **(kwargs or {}))
+        quick = product(*args) if name == "aten.convolution" else None
+        return quick if quick is not None else func(*args, **(kwargs or {}))
 
     def _masked(self, args: tuple[Any, ...], masks: list[tuple[int, int, Tensor]]) -> tuple[Any, ...]:
         ins = operands(args)
