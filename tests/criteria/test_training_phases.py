@@ -81,7 +81,7 @@ def test_slimming_spares_scales_that_cannot_leave() -> None:
 def test_slimming_makes_scales_small_and_is_pruned_by_quantile() -> None:
     data = digits(0, 256)
     plain = train(network(), data, SHORT).model
-    with pytest.raises(InvalidInput, match="nothing says that this model had it"):
+    with pytest.raises(InvalidInput, match="of which this model has no record"):
         slimilar.prune(plain, X, quantile=0.5, criterion="slimming")
     sparse = train(network(), data, SHORT, hooks=training_hooks(Slimming(0.3), network(), X)).model
     total = [sum(float(m[i].weight.detach().abs().sum()) for i in (1, 5)) for m in (plain, sparse)]

@@ -258,7 +258,9 @@ def test_what_rounding_keeps_is_counted_and_no_threshold_is_claimed_for_a_budget
 
 def test_a_cut_that_rounding_leaves_empty_is_no_silent_success() -> None:
     net, example = rounded_network(), torch.zeros(1, 3, 8, 8)
-    with pytest.warns(SlimilarWarning, match=r"no channel leaves: the \d+ .* multiples of 32; .* round_to=1"):
+    with pytest.warns(
+        SlimilarWarning, match=r"no channel is removed: .* multiples of 32 keeps the \d+ .* round_to=1"
+    ):
         result = slimilar.prune(net, example, ratio=0.25, round_to=32)
     assert result.cut.mask.all()
     assert f"rounding keeps {result.cut.held} more channels" in result.summary()

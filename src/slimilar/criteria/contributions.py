@@ -78,7 +78,7 @@ def contribution_grams(groups: Sequence[ChannelGroup], weights: Weights, sight: 
                     mine = by_unit(part, reading.units, width)
                     total += exact(mine.T @ mine)
             if sight.progress is not None:
-                sight.progress("looking at activations", i + 1, len(sight.batches))
+                sight.progress("collecting activations", i + 1, len(sight.batches))
     return _together(readings, sums, len(groups))
 
 

@@ -32,7 +32,7 @@ class Duplicates(PerGroup):
 
     name: str = "duplicates"
     facts: ClassVar[Facts] = Facts(
-        "Filters that nearly equal another one leave, and their consumers read that one instead.",
+        "Filters that nearly equal another one are removed; their consumers use the other one instead.",
         tag="RDF",
         automatic=True,
         reconstruction="merge",

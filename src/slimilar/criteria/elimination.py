@@ -33,7 +33,7 @@ class Span:
     name: str = "span"
     effort: float = _EFFORT
     facts: ClassVar[Facts] = Facts(
-        "Channels that the others span leave, where the network's output changes least.",
+        "Channels that the others span are removed, in the layers where the network's output changes least.",
         needs="images",
         automatic=True,
         reconstruction="least-squares",

@@ -25,7 +25,7 @@ class GeometricMedian(PerGroup):
 
     name: str = "geometric-median"
     facts: ClassVar[Facts] = Facts(
-        "Filters nearest the geometric median of their layer leave, the same share in every layer.",
+        "The filters nearest the geometric median of their layer are removed, the same share in every layer.",
         tag="PFGM",
     )
 

@@ -28,7 +28,7 @@ class ChannelLasso(ByContribution):
 
     name: str = "channel-lasso"
     facts: ClassVar[Facts] = Facts(
-        "Channels that LASSO can do without in the next layer's output leave, the same share in every layer.",
+        "Channels that LASSO drops from the next layer's output are removed, the same share in every layer.",
         needs="images",
         tag="CP",
         reconstruction="least-squares",

@@ -55,6 +55,6 @@ def _untrained(name: str, facts: Facts) -> InvalidInput:
     train = Option("for", f"{name} --flops 0.5" if facts.per_budget else name, hooks)
     declare = Option("trained", True, f'criterion={home}.make("{name}", trained=True)')
     return InvalidInput(
-        f'criterion "{name}" comes after a training phase of its own, and nothing says that this model had it: '
+        f'criterion "{name}" needs a training phase, of which this model has no record: '
         "train it first with ", train, ", or, if its weights were trained so elsewhere, pass ", declare,
     )  # fmt: skip

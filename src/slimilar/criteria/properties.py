@@ -27,8 +27,8 @@ _CONSUMERS = {"none": "unchanged", "merge": "read the representative", "least-sq
 def as_markdown(known: Mapping[str, Facts]) -> str:
     """Return the table for some criteria, by name.
 
-    >>> print(as_markdown({"dice": Facts("Channels leave at random.")}).splitlines()[-1])
-    | `dice` | - | Channels leave at random. | nothing | no | yes | unchanged |
+    >>> print(as_markdown({"dice": Facts("Channels are removed at random.")}).splitlines()[-1])
+    | `dice` | - | Channels are removed at random. | nothing | no | yes | unchanged |
     """
     lines = [_row(_HEAD), "|" + "---|" * len(_HEAD)]
     lines += [_row(_cells(name, facts)) for name, facts in known.items()]

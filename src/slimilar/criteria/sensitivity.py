@@ -65,7 +65,7 @@ def scan(groups: Sequence[ChannelGroup], weights: Weights, sight: Sight, effort:
         if consumer.op in alone:
             settled[alone[consumer.op]] = refitter.refit(alone[consumer.op], consumer, fit, check)
         if sight.progress is not None:
-            sight.progress("looking at activations", i + 1, len(readers.all))
+            sight.progress("collecting activations", i + 1, len(readers.all))
     found = [settled.get(g) or (seen.eliminate(readers, g), {}) for g in range(len(groups))]
     return Scan(readers, images, seen, [order for order, _ in found], [kernels for _, kernels in found])
 

@@ -35,7 +35,7 @@ class Slimming:
     trained: bool = False
     name: str = "slimming"
     facts: ClassVar[Facts] = Facts(
-        "Training with L1 on the batch-norm scales, then the smallest |gamma| of all layers leave.",
+        "Training with L1 on the batch-norm scales, then the channels of smallest |gamma| over all layers are removed.",
         needs="training",
         tag="NS",
         automatic=True,

@@ -34,7 +34,7 @@ class Soft(PerGroup):
     trained: bool = False
     name: str = "soft"
     facts: ClassVar[Facts] = Facts(
-        "The smallest filters are zeroed after every epoch but may recover; those that are zero at the end leave.",
+        "The smallest filters are zeroed after every epoch but may recover; those that end at zero are removed.",
         needs="training",
         tag="SFP",
         per_budget=True,

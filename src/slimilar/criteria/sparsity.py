@@ -45,7 +45,7 @@ class StructuredSparsity(PerGroup):
     trained: bool = False
     name: str = "structured-sparsity"
     facts: ClassVar[Facts] = Facts(
-        "Training with a group lasso over filters and input channels, then what became zero leaves.",
+        "Training with a group lasso over filters and input channels, then what became zero is removed.",
         needs="training",
         tag="SSL",
         automatic=True,

@@ -32,7 +32,7 @@ class Taylor:
 
     name: str = "taylor"
     facts: ClassVar[Facts] = Facts(
-        "Channels whose removal changes the loss least, to first order, leave, over all layers.",
+        "The channels whose removal changes the loss least, to first order, are removed over all layers.",
         needs="labels",
         automatic=True,
     )
@@ -61,7 +61,7 @@ def loss_changes(groups: Sequence[ChannelGroup], weights: Weights, sight: Sight)
                 total += totals(m, group.width, products[m.tensor]).numpy()
             found[g].append(total)
         if sight.progress is not None:
-            sight.progress("following the loss", i + 1, len(sight.batches))
+            sight.progress("computing gradients", i + 1, len(sight.batches))
     return [np.array(f) for f in found]
 
 

@@ -23,7 +23,7 @@ class ThiNet(ByContribution):
 
     name: str = "thinet"
     facts: ClassVar[Facts] = Facts(
-        "Channels that the next layer's output misses least leave, greedily, the same share in every layer.",
+        "Channels with the least effect on the next layer's output are removed greedily, the same share per layer.",
         needs="images",
         tag="TN",
         reconstruction="least-squares",

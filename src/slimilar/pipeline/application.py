@@ -71,8 +71,8 @@ def apply(
     cut, latency = _cut(model, example, plan, target, method, runtime, progress)
     if cut.held and cut.mask.all():
         warn(
-            f"no channel leaves: the {cut.held} that the target would remove stay, so that widths are multiples of "
-            f"{cut.round_to}; ask for more, or pass round_to=1",
+            f"no channel is removed: rounding widths to multiples of {cut.round_to} keeps the {cut.held} that the "
+            "target would remove; ask for more, or pass round_to=1",
             SlimilarWarning,
             stacklevel=2,
         )

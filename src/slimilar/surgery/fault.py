@@ -62,7 +62,7 @@ def verify_behind_zeros(
     if error == 0 and not _answers(model, example):
         warn(
             "the smaller model could not be verified: on random input all outputs of the original are zeros, as are "
-            "its own. Does the model answer to your example? Has it been trained?",
+            "its own. Check the example input, and that the model is trained.",
             SlimilarWarning,
             stacklevel=2,
         )

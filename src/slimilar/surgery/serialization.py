@@ -144,7 +144,7 @@ def _stand(value: Any) -> Stand:
         if value == known:
             stand: Stand = known
             return stand
-    raise _odd("stands that are empty, identity or constant")
+    raise _odd("replacements that are empty, identity or constant")
 
 
 def _rising(values: Any) -> NDArray[np.int64]:
