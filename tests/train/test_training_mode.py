@@ -42,6 +42,16 @@ def test_statistics_stay_where_they_are_frozen(freeze, tmp_path):
         )
 
 
+@pytest.mark.parametrize(("epochs", "freeze"), [(1, True), (2, False)])
+def test_statistics_are_frozen_in_short_trainings_alone(epochs, freeze):
+    """Two steps are fewer than three, four are not."""
+    model = train(network(), TRAIN.first(64), SHORT).model
+    recipe = Recipe(epochs=epochs, batch_size=32, lr=0.05, free_steps=3)
+    result = train(model, TRAIN.first(64), recipe).model
+    kept = [torch.equal(a, b) for a, b in zip(statistics(model), statistics(result), strict=True)]
+    assert all(kept) if freeze else not any(kept)
+
+
 def test_frozen_statistics_are_those_that_the_steps_use():
     """One step by hand, through the network in evaluation mode."""
     model = train(network(), TRAIN.first(64), SHORT).model

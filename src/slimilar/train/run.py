@@ -74,7 +74,8 @@ class TrainingRun:
 
     def _one_epoch(self) -> None:
         epoch, state, settings = self._epoch(), self.state, self.settings
-        set_training(self.wrapped, self.recipe.freeze_statistics, not self.recipe.no_dropout)
+        frozen = self.recipe.on(len(epoch)).freeze_statistics
+        set_training(self.wrapped, frozen, not self.recipe.no_dropout)
         state.sums.start_clock()
         for batch in batches(epoch, state.step):
             lr = self._one_step(batch, len(epoch))
