@@ -42,6 +42,8 @@ VARIANTS: dict[str, dict[str, Any]] = {  # what is not as is the rule for such a
     "two steps, effort 3e10": {"steps": 2, "effort": 3e10},
     "one step, effort 3e10": {"steps": 1, "effort": 3e10},
     "three times the samples": {"effort": 9e10},
+    "eight samples for each unknown": {"rows": 8},
+    "ridge 1e-3, towards the kernel as it was": {"ridge": 1e-3, "prior": "kernel"},
     "ridge 1e-4": {"ridge": 1e-4},
     "ridge 1e-2": {"ridge": 1e-2},
     "nobody chooses again": {"choose": "none"},

@@ -26,7 +26,7 @@ CPU minutes are those of one thread of a shared machine. Rows marked `bfloat16` 
 training in mixed precision, which takes about 0.6 of the time; scores are always computed in float32.
 
 - `reconstructed`: the recipe of that name (no dropout, rate 0.03), 70 % of the loss from the scores of the network
-  before pruning, 30 % from the labels. `reconstructed, frozen`: with frozen statistics of batch norms, as it was before.
+  before pruning, 30 % from the labels. `reconstructed, frozen`: with frozen statistics of batch norms, as before.
   `reconstructed, no labels`: all from the scores.
 - `plain`: new statistics, labels alone. `plain, teacher`: with the same teacher as `reconstructed`.
 """

@@ -16,11 +16,12 @@ from slimilar.reconstruction.methods import OPTIONS, Reconstruction, reconstruct
 from slimilar.reconstruction.verify import verify_reconstruction
 
 
-def test_a_large_network_is_fitted_without_flips() -> None:
+def test_a_large_network_is_fitted_without_flips_and_to_fewer_samples() -> None:
     plan = slimilar.analyze(small_net(), images(1))
     few = settings_for(plan, 16, seed=3)
     many = settings_for(plan, 10**12 // plan.before.flops + 1, seed=3)
     assert (few.mirror, many.mirror) == (True, False)
+    assert (few.rows, many.rows) == (24, 8)
     assert (few.steps, few.effort) == (many.steps, many.effort)
     assert few.seed == many.seed == 3
 
