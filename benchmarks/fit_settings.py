@@ -22,7 +22,7 @@ from _accuracy.table import note, rows
 from accuracy import outputs, score
 
 import slimilar
-from slimilar.reconstruction.apply import settings_for, substituted
+from slimilar.reconstruction.apply import reconstructed_model, settings_for
 from slimilar.utils.atomic import write_text
 
 LOG = Path(__file__).parent / "results" / "fit_settings.jsonl"
@@ -87,7 +87,7 @@ def _run(folder: Path, name: str, flops: float, variants: list[str], threads: in
     for variant, given in wanted.items():
         start = time.process_time()
         settings = replace(settings_for(plan, len(task.calibration), SEED), **given)
-        made = substituted(
+        made = reconstructed_model(
             task.model, task.example, plan, cut, "linear", task.calibration, SEED, None, settings
         )
         row = {"network": name, "flops": flops, "variant": variant, "seed": SEED, "threads": threads}

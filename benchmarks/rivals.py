@@ -24,7 +24,7 @@ from slimilar.calibration.program import program_of
 from slimilar.criteria import Ranking, Weights
 from slimilar.graph.groups import ChannelGroup
 from slimilar.planning.cut import Cut
-from slimilar.reconstruction.least_squares import Settings, substitute_linear
+from slimilar.reconstruction.least_squares import Settings, fit_consumers
 from slimilar.reconstruction.reconstruct import rebuild
 from slimilar.similarity.removal_order import RemovalOrder
 from slimilar.surgery.rewrite import operate, surgery
@@ -58,7 +58,7 @@ def grail(task: Task, flops: float) -> nn.Module:
     consumers = find_consumers(structure.trace, structure.grouping, program)
     settings = Settings(form="mix", correct_stream=False, polish=False)
     tensors = {n: t.detach() for n, t in named_tensors(model).items()}
-    network = substitute_linear(program, consumers, tensors, cut.mask, batches, settings)
+    network = fit_consumers(program, consumers, tensors, cut.mask, batches, settings)
     done = surgery(structure.trace, structure.grouping, cut.mask)
     return rebuild(model, network, consumers, done)[0].eval()
 

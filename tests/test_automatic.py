@@ -10,7 +10,7 @@ import slimilar
 from slimilar.calibration.batches import to_batches
 from slimilar.calibration.calibration_set import CalibrationSet, calibration_set
 from slimilar.calibration.program import program_of
-from slimilar.criteria.base import Sight
+from slimilar.criteria.base import CalibrationView
 from slimilar.criteria.scan_images import ScanImages
 from slimilar.pipeline import automatic, candidates
 from slimilar.planning.cost import cost_model
@@ -86,21 +86,21 @@ def test_fitted_and_measured_images_never_overlap(monkeypatch: pytest.MonkeyPatc
     costs = cost_model(structure.trace, structure.grouping)
     batches = to_batches(given, given[:1], 8)
     program = program_of(net, given[:1], structure, 8)
-    sight = Sight(structure.trace, structure.grouping, costs, program, batches)
-    parts = ScanImages.of(sight, len(structure.grouping.groups), effort=1e9)
+    calibration = CalibrationView(structure.trace, structure.grouping, costs, program, batches)
+    parts = ScanImages.of(calibration, len(structure.grouping.groups), effort=1e9)
     for fitted in torch.cat(list(parts.fit)):
         for part in (parts.check, parts.measure):
             assert not (torch.cat(list(part)) == fitted).flatten(1).all(1).any()
 
     seen: list[Tensor] = []
-    substituted, outputs = candidates.substituted, candidates._outputs
+    reconstructed_model, outputs = candidates.reconstructed_model, candidates._outputs
 
     def fit(*args: object) -> object:
         data = args[5]
         assert isinstance(data, CalibrationSet)
         assert data.images is not None
         seen.append(data.images)
-        return substituted(*args)  # type: ignore[arg-type]
+        return reconstructed_model(*args)  # type: ignore[arg-type]
 
     def measure(model: nn.Module, example: Tensor, batch: Tensor) -> list[Tensor]:
         for images in seen:
@@ -108,7 +108,7 @@ def test_fitted_and_measured_images_never_overlap(monkeypatch: pytest.MonkeyPatc
                 assert not (batch == image).flatten(1).all(1).any()
         return outputs(model, example, batch)
 
-    monkeypatch.setattr(candidates, "substituted", fit)
+    monkeypatch.setattr(candidates, "reconstructed_model", fit)
     monkeypatch.setattr(candidates, "_outputs", measure)
     plan = slimilar.analyze(net, given[:1], criterion="magnitude-l2")
     found = calibration_set(given, None, given[:1])

@@ -15,7 +15,7 @@ from slimilar.errors import SlimilarWarning
 from slimilar.pipeline import apply
 from slimilar.planning.cut import Cut
 from slimilar.planning.plan import Plan
-from slimilar.reconstruction.apply import settle, substituted
+from slimilar.reconstruction.apply import reconstructed_model, settle
 from slimilar.reconstruction.least_squares import Settings
 from slimilar.reconstruction.verify import verify_reconstruction
 from slimilar.utils.pytree import map_tensors, tensors_in
@@ -60,7 +60,7 @@ def _applied(
         result = apply(model, example, plan, cut, reconstruction=method, calibration=images)
         small, error = result.model, result.error
     else:
-        made = substituted(model, example, plan, cut, method, images, 0, None, _QUICK)
+        made = reconstructed_model(model, example, plan, cut, method, images, 0, None, _QUICK)
         small, row["form"] = made.model, "mix"
         error = verify_reconstruction(made.program, plan.structure.grouping, made.network, small, example)
     exact = error is not None and error < 1e-4

@@ -16,7 +16,7 @@ import slimilar
 from slimilar.criteria import Weights, contributions
 from slimilar.criteria.contributions import contribution_grams
 from slimilar.criteria.lasso import lasso_path as knots
-from slimilar.criteria.lasso import leaving_order
+from slimilar.criteria.lasso import removal_sequence
 from slimilar.criteria.thinet import greedy
 from slimilar.graph.groups import ChannelGroup
 from slimilar.similarity.removal_order import RemovalOrder
@@ -72,7 +72,7 @@ def test_a_path_on_which_a_channel_comes_and_goes() -> None:
 def test_the_channels_kept_are_those_that_lasso_keeps() -> None:
     x = design(400, 8, seed=3)
     y = x.sum(1)
-    order = leaving_order(x.T @ x / 400)
+    order = removal_sequence(x.T @ x / 400)
     tried = Lasso(alpha=1.0, fit_intercept=False, tol=1e-12, max_iter=1_000_000)
     for strength in np.geomspace(1e-3, 1e2, 60):
         kept = np.flatnonzero(np.abs(tried.set_params(alpha=strength).fit(x, y).coef_) > 1e-7)
@@ -83,11 +83,11 @@ def test_silent_channels_and_copies_leave_first() -> None:
     x = design(300, 6, seed=1)
     x[:, 4] = 0
     gram = x.T @ x / 300
-    assert leaving_order(gram)[0] == 4
+    assert removal_sequence(gram)[0] == 4
     copied = x[:, [0, 1, 2, 3, 5, 5]]
-    last = set(leaving_order(copied.T @ copied / 300)[1:].tolist())
+    last = set(removal_sequence(copied.T @ copied / 300)[1:].tolist())
     assert len(last & {4, 5}) == 1  # one of the two is not needed at all
-    assert sorted(leaving_order(np.zeros((3, 3))).tolist()) == [0, 1, 2]
+    assert sorted(removal_sequence(np.zeros((3, 3))).tolist()) == [0, 1, 2]
 
 
 # --- ThiNet ---------------------------------------------------------------------------------------------------------
@@ -116,8 +116,8 @@ class Spy:
 
     def orders(self, groups: Sequence[ChannelGroup], weights: Weights) -> list[RemovalOrder | str]:
         self.groups, self.weights = groups, weights
-        assert weights.sight is not None
-        self.grams = contribution_grams(groups, weights, weights.sight)
+        assert weights.calibration is not None
+        self.grams = contribution_grams(groups, weights, weights.calibration)
         return ["seen"] * len(groups)
 
 

@@ -29,7 +29,7 @@ from slimilar.criteria import (
     register,
 )
 from slimilar.criteria.base import Floats, by_rank, by_share
-from slimilar.criteria.geometric import remoteness
+from slimilar.criteria.geometric import sums_of_distances
 from slimilar.criteria.ranking import Kind
 from slimilar.errors import InvalidInput
 from slimilar.graph.groups import ChannelGroup
@@ -143,7 +143,7 @@ def test_facts_may_be_given_on_registering() -> None:
         name = "plain"
 
         def orders(self, groups: list[ChannelGroup], weights: Weights) -> list[RemovalOrder | str]:
-            assert weights.sight is not None
+            assert weights.calibration is not None
             return ["looked"] * len(groups)
 
     register("plain", Plain, Facts("Looks and does nothing.", needs="images"))
@@ -313,14 +313,14 @@ def test_geometric_median_by_brute_force() -> None:
     held = net[3].weight.detach().double().flatten(1)
     total = [sum(float((a - b).norm()) for b in held) for a in held]
     assert removed(plan_of(net, "geometric-median"), "3") == np.argsort(total).tolist()
-    assert remoteness(held).tolist() == pytest.approx(total)
+    assert sums_of_distances(held).tolist() == pytest.approx(total)
     # The sum of distances is least at the geometric median itself: no point that we find lies lower.
     points = torch.randn(9, 2, generator=generator(5), dtype=torch.float64)
     grid = torch.tensor(list(itertools.product(np.linspace(-2, 2, 41), repeat=2)))
     lowest = torch.cdist(grid, points).sum(1).min()
-    nearest = points[remoteness(points).argmin()]
+    nearest = points[sums_of_distances(points).argmin()]
     median = grid[torch.cdist(grid, points).sum(1).argmin()]
-    assert float(remoteness(points).min()) >= float(lowest) - 0.2
+    assert float(sums_of_distances(points).min()) >= float(lowest) - 0.2
     assert torch.equal(points[(points - median).norm(dim=1).argmin()], nearest)
 
 

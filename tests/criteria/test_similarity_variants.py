@@ -59,8 +59,8 @@ def test_distance_on_pictures_is_eq_1_where_channels_are_read() -> None:
 
     class Spy(SimilarityVariant):
         def orders(self, groups, weights):  # type: ignore[no-untyped-def]
-            captured.append(_on_images(groups, weights, weights.sight, weighted=False))
-            captured.append(_on_images(groups, weights, weights.sight, weighted=True))
+            captured.append(_on_images(groups, weights, weights.calibration, weighted=False))
+            captured.append(_on_images(groups, weights, weights.calibration, weighted=True))
             return super().orders(groups, weights)
 
     slimilar.analyze(model, x[:1], criterion=Spy("similarity-consumers"), calibration=x)

@@ -11,7 +11,7 @@ from torch import nn
 import slimilar
 from helpers.fitting import images, small_net
 from slimilar.errors import InvalidInput, VerificationError
-from slimilar.reconstruction.apply import settings_for, substituted
+from slimilar.reconstruction.apply import reconstructed_model, settings_for
 from slimilar.reconstruction.methods import OPTIONS, Reconstruction, reconstruction_method
 from slimilar.reconstruction.verify import verify_reconstruction
 
@@ -31,10 +31,12 @@ def test_linear_is_the_gaussian_without_images_and_least_squares_with_them() -> 
     plan = slimilar.analyze(net, x[:1])
     cut = plan.at(flops=0.6)
     for name, given in (("gaussian", None), ("least-squares", x)):
-        old, new = (substituted(net, x[:1], plan, cut, how, given, 0, None).model for how in ("linear", name))
+        old, new = (
+            reconstructed_model(net, x[:1], plan, cut, how, given, 0, None).model for how in ("linear", name)
+        )
         assert all(torch.equal(a, b) for a, b in zip(old.parameters(), new.parameters(), strict=True))
-    data_free = substituted(net, x[:1], plan, cut, "gaussian", x, 0, None).model
-    again = substituted(net, x[:1], plan, cut, "gaussian", None, 0, None).model
+    data_free = reconstructed_model(net, x[:1], plan, cut, "gaussian", x, 0, None).model
+    again = reconstructed_model(net, x[:1], plan, cut, "gaussian", None, 0, None).model
     assert all(torch.equal(a, b) for a, b in zip(data_free.parameters(), again.parameters(), strict=True))
 
 
@@ -98,7 +100,7 @@ def test_a_constant_that_no_layer_can_hold_is_left_out_and_verified_so() -> None
 def test_verification_decides_in_float64() -> None:
     net, x = small_net(), images(1)
     plan = slimilar.analyze(net, x)
-    made = substituted(net, x, plan, plan.at(flops=0.6), "gaussian", None, 0, None)
+    made = reconstructed_model(net, x, plan, plan.at(flops=0.6), "gaussian", None, 0, None)
     given = (made.program, plan.structure.grouping, made.network, made.model, x)
     assert verify_reconstruction(*given) < 1e-5
     made.network.pruned["3.weight"] = made.network.pruned["3.weight"] * (1 + 1e-3)
@@ -115,7 +117,7 @@ def test_code_that_does_not_run_in_float64_is_refused_where_float32_cannot_tell(
 
     net, x = nn.Sequential(small_net(), Single()).eval(), images(1)
     plan = slimilar.analyze(net, x)
-    made = substituted(net, x, plan, plan.at(flops=0.6), "gaussian", None, 0, None)
+    made = reconstructed_model(net, x, plan, plan.at(flops=0.6), "gaussian", None, 0, None)
     given = (made.program, plan.structure.grouping, made.network, made.model, x)
     assert verify_reconstruction(*given) < 1e-5
     made.network.pruned["0.3.weight"] = made.network.pruned["0.3.weight"] * (1 + 1e-3)

@@ -15,7 +15,7 @@ from slimilar.criteria import Span, available, facts
 from slimilar.errors import InvalidInput
 from slimilar.graph.tracing import trace
 from slimilar.reconstruction import least_squares
-from slimilar.reconstruction.apply import substituted
+from slimilar.reconstruction.apply import reconstructed_model
 from slimilar.reconstruction.gaussian import expect
 from slimilar.reconstruction.least_squares import Settings
 from slimilar.reconstruction.patches import Samples, fit
@@ -26,7 +26,7 @@ def test_readers_choose_again_as_many_channels() -> None:
     net, x = small_net(), images(128)
     plan = slimilar.analyze(net, x[:1], criterion="span", calibration=x)
     cut = plan.at(flops=0.5)
-    made = substituted(net, x[:1], plan, cut, "linear", x, 0, None, Settings(choose="all"))
+    made = reconstructed_model(net, x[:1], plan, cut, "linear", x, 0, None, Settings(choose="all"))
     assert made.cut.widths == cut.widths
     assert {n: len(k) for n, k in made.cut.kept.items()} == dict(cut.widths)
     assert made.model.get_parameter("0.weight").shape[0] == cut.widths["0"]
@@ -35,7 +35,7 @@ def test_readers_choose_again_as_many_channels() -> None:
     with torch.no_grad():
         scores, wanted = made.model(x), net(x)
     assert float((scores - wanted).square().mean()) < 0.5 * float(wanted.var())
-    plain = substituted(net, x[:1], plan, cut, "linear", x, 0, None)
+    plain = reconstructed_model(net, x[:1], plan, cut, "linear", x, 0, None)
     assert plain.cut is cut
 
 
@@ -50,7 +50,7 @@ def test_residual_branches_choose_again_among_what_span_removed_and_nobody_elses
     cut = plan.at(flops=0.5, round_to=1)
     errors = {}
     for choose in ("none", "sums"):
-        made = substituted(net, x[:1], plan, cut, "linear", x, 0, None, Settings(choose=choose))
+        made = reconstructed_model(net, x[:1], plan, cut, "linear", x, 0, None, Settings(choose=choose))
         assert (made.cut.kept == cut.kept) == (choose == "none")
         assert dict(made.cut.widths) == dict(cut.widths)
         with torch.no_grad():
@@ -58,7 +58,9 @@ def test_residual_branches_choose_again_among_what_span_removed_and_nobody_elses
     assert errors["sums"] < 1.1 * errors["none"]  # on images that neither was fitted to
     other = slimilar.analyze(net, x[:1], criterion="magnitude-l1")
     cut = other.at(flops=0.5)
-    assert substituted(net, x[:1], other, cut, "linear", x, 0, None, Settings(choose="all")).cut is cut
+    assert (
+        reconstructed_model(net, x[:1], other, cut, "linear", x, 0, None, Settings(choose="all")).cut is cut
+    )
 
 
 def test_merging_exact_duplicates_changes_nothing() -> None:

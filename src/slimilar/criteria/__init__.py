@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from slimilar.criteria.base import Criterion, Facts, Sight, Weights
+from slimilar.criteria.base import CalibrationView, Criterion, Facts, Weights
 from slimilar.criteria.duplicates import Duplicates
 from slimilar.criteria.elimination import Span
 from slimilar.criteria.geometric import GeometricMedian
@@ -26,13 +26,13 @@ from slimilar.similarity.linkage import Linkage
 from slimilar.utils.suggestions import choose
 
 __all__ = [
+    "CalibrationView",
     "ChannelLasso",
     "Criterion",
     "Duplicates",
     "Facts",
     "GeometricMedian",
     "Ranking",
-    "Sight",
     "Similarity",
     "SimilarityVariant",
     "Slimming",

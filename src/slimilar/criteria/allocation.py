@@ -18,14 +18,14 @@ _CHUNKS = 24  # steps of the descent in each group
 
 
 @dataclass(frozen=True, eq=False)
-class Descent:
+class AllocationSteps:
     """The steps of a group: each one's place in the sequence of all groups, in [0, 1), and the divergence it adds."""
 
     heights: Floats
     damage: Floats
 
 
-def descend(scan: Scan, damage: Sequence[Floats], costs: CostModel) -> dict[int, Descent]:
+def allocate(scan: Scan, damage: Sequence[Floats], costs: CostModel) -> dict[int, AllocationSteps]:
     """Shrink groups where a FLOP costs the least divergence; return the steps of each group that is read."""
     groups, starts = scan.readers.groups, scan.readers.starts
     measured = [g for g in range(len(groups)) if scan.readers.of[g]]
@@ -45,7 +45,7 @@ def descend(scan: Scan, damage: Sequence[Floats], costs: CostModel) -> dict[int,
     for g, count in sequence:
         heights[g] += [(place + i) / total for i in range(count)]
         place += count
-    return {g: Descent(np.array(h), slopes[g]) for g, h in heights.items()}
+    return {g: AllocationSteps(np.array(h), slopes[g]) for g, h in heights.items()}
 
 
 def _slopes(error: Floats, fractions: Floats, damage: Floats) -> Floats:

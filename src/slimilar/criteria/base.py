@@ -56,7 +56,7 @@ class Facts:
 
 
 @dataclass(frozen=True, eq=False)
-class Sight:
+class CalibrationView:
     """Images and the means to send them through the network, for criteria that look at activations."""
 
     trace: Trace
@@ -74,9 +74,14 @@ class Weights:
     """What a criterion may look at: the tensors of the model, by name, and images if there are any."""
 
     tensors: Mapping[str, Tensor]
-    sight: Sight | None = None
+    calibration: CalibrationView | None = None
     phases: frozenset[str] = frozenset()  # the criteria whose training phase the model has gone through
     structure: Structure | None = None  # how channels go through the network, where that is known
+
+    @property
+    def sight(self) -> CalibrationView | None:
+        """The earlier name of `calibration`."""
+        return self.calibration
 
 
 class Criterion(Protocol):

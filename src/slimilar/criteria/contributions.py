@@ -17,7 +17,7 @@ from torch import Tensor
 
 from slimilar.calibration import replay
 from slimilar.calibration.consumers import ConsumerLayer, find_consumers, patches, pixels
-from slimilar.criteria.base import Floats, Ints, Sight, Weights, by_share, free_units
+from slimilar.criteria.base import CalibrationView, Floats, Ints, Weights, by_share, free_units
 from slimilar.graph.groups import ChannelGroup
 from slimilar.similarity.removal_order import RemovalOrder
 from slimilar.utils.precision import exact, exact_device
@@ -45,8 +45,8 @@ class ByContribution:
 
     def orders(self, groups: Sequence[ChannelGroup], weights: Weights) -> list[RemovalOrder | str]:
         """Return the removal order of every group."""
-        assert weights.sight is not None  # the facts declare that images are needed
-        grams = contribution_grams(groups, weights, weights.sight)
+        assert weights.calibration is not None  # the facts declare that images are needed
+        grams = contribution_grams(groups, weights, weights.calibration)
         return [
             "no layer consumes these channels"
             if gram is None
@@ -55,30 +55,32 @@ class ByContribution:
         ]
 
 
-def contribution_grams(groups: Sequence[ChannelGroup], weights: Weights, sight: Sight) -> list[Floats | None]:
+def contribution_grams(
+    groups: Sequence[ChannelGroup], weights: Weights, calibration: CalibrationView
+) -> list[Floats | None]:
     """Return the matrix G of every group, or None if no layer consumes it.
 
     With several consumers it is the sum of theirs, each as a share of the power that the group brings to it.
     """
-    readings = _readings(groups, sight)
+    readings = _readings(groups, calibration)
     tensors = {name: t.detach() for name, t in weights.tensors.items()}
-    home = exact_device(sight.program.device)
+    home = exact_device(calibration.program.device)
     widths = [groups[r.group].width for r in readings]
     sums = [torch.zeros(width, width, dtype=torch.float64, device=home) for width in widths]
     with torch.no_grad():
-        for i, batch in enumerate(sight.batches):
-            generator = torch.Generator().manual_seed(sight.seed + i)
-            values, position = replay.start(sight.program, [batch]), 0
+        for i, batch in enumerate(calibration.batches):
+            generator = torch.Generator().manual_seed(calibration.seed + i)
+            values, position = replay.start(calibration.program, [batch]), 0
             for reading, total in zip(readings, sums, strict=True):
-                replay.run(sight.program, values, tensors, position, reading.consumer.op)
+                replay.run(calibration.program, values, tensors, position, reading.consumer.op)
                 position = reading.consumer.op
                 width = groups[reading.group].width
-                rows = -(-max(_FEWEST, _SAMPLES * width) // len(sight.batches))
-                for part in _parts(sight, reading.consumer, values, tensors, rows, generator):
+                rows = -(-max(_FEWEST, _SAMPLES * width) // len(calibration.batches))
+                for part in _parts(calibration, reading.consumer, values, tensors, rows, generator):
                     mine = by_unit(part, reading.units, width)
                     total += exact(mine.T @ mine)
-            if sight.progress is not None:
-                sight.progress("collecting activations", i + 1, len(sight.batches))
+            if calibration.progress is not None:
+                calibration.progress("collecting activations", i + 1, len(calibration.batches))
     return _together(readings, sums, len(groups))
 
 
@@ -91,11 +93,11 @@ def _together(readings: Sequence[_Reading], sums: Sequence[Tensor], count: int) 
     return found
 
 
-def _readings(groups: Sequence[ChannelGroup], sight: Sight) -> list[_Reading]:
+def _readings(groups: Sequence[ChannelGroup], calibration: CalibrationView) -> list[_Reading]:
     """Return the consumers of every group, in the order in which they run."""
-    starts = [sight.grouping.offsets[list(sight.grouping.groups).index(g)] for g in groups]
+    starts = [calibration.grouping.offsets[list(calibration.grouping.groups).index(g)] for g in groups]
     found = []
-    for consumer in find_consumers(sight.trace, sight.grouping, sight.program):
+    for consumer in find_consumers(calibration.trace, calibration.grouping, calibration.program):
         for g, (start, group) in enumerate(zip(starts, groups, strict=True)):
             inside = (consumer.units >= start) & (consumer.units < start + group.width)
             if inside.any():
@@ -111,14 +113,14 @@ def by_unit(parts: Tensor, units: Ints, width: int) -> Tensor:
 
 
 def _parts(
-    sight: Sight, consumer: ConsumerLayer, values: replay.Values, tensors: dict[str, Tensor], rows: int,
+    calibration: CalibrationView, consumer: ConsumerLayer, values: replay.Values, tensors: dict[str, Tensor], rows: int,
     generator: torch.Generator,
 ) -> Iterator[Tensor]:  # fmt: skip
     """Yield contributions (samples, positions) of one batch, for one drawn output after the other."""
     weight = tensors[consumer.weight].movedim(consumer.weight_axis, 1)
     weight = weight.reshape(*weight.shape[:2], -1)  # (outputs, inputs, taps)
     outputs = torch.randperm(len(weight), generator=generator)[:_OUTPUTS]
-    seen, taps = _seen(sight, consumer, values, tensors, -(-rows // len(outputs)), generator)
+    seen, taps = _seen(calibration, consumer, values, tensors, -(-rows // len(outputs)), generator)
     for o in outputs.tolist():
         kernel = weight.new_zeros(len(consumer.units), weight.shape[2])
         positions = consumer.blocks(len(weight))[o * consumer.groups // len(weight)][1]
@@ -129,17 +131,17 @@ def _parts(
 
 
 def _seen(
-    sight: Sight, consumer: ConsumerLayer, values: replay.Values, tensors: dict[str, Tensor], rows: int,
+    calibration: CalibrationView, consumer: ConsumerLayer, values: replay.Values, tensors: dict[str, Tensor], rows: int,
     generator: torch.Generator,
 ) -> tuple[Tensor, int]:  # fmt: skip
     """Return what a consumer sees at sampled places: (samples, positions, taps), and the number of taps."""
     instruction, x, kernel = (
-        sight.program.instructions[consumer.op],
+        calibration.program.instructions[consumer.op],
         values[consumer.value],
         tensors[consumer.weight],
     )
     if "convolution" in instruction.func.name() and not instruction.args[6] and kernel.ndim in (3, 4):
-        shape = sight.trace.values[sight.trace.ops[consumer.op].outputs[0]].shape[2:]
+        shape = calibration.trace.values[calibration.trace.ops[consumer.op].outputs[0]].shape[2:]
         places = torch.randperm(int(np.prod(shape)), generator=generator)[: -(-rows // len(x))]
         if len(places) * len(x) > rows:
             x = x[torch.randperm(len(x), generator=generator)[: max(1, rows // len(places))]]

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from slimilar.criteria.base import Facts, PerGroup, Weights, free_units, renumber
-from slimilar.criteria.filters import filter_members, filters, held, kernel_members, rows, written_by_filters
+from slimilar.criteria.filters import filter_members, filters, has_filters, held, kernel_members, rows
 from slimilar.criteria.similarity import moments_of
 from slimilar.graph.groups import BatchNorm, ChannelGroup
 from slimilar.similarity.linkage import linkage_tree, removal_order
@@ -40,7 +40,7 @@ class Duplicates(PerGroup):
 
     def order(self, turn: int, group: ChannelGroup, weights: Weights) -> RemovalOrder | str:
         """Return the order in which complete linkage merges the channels."""
-        if not written_by_filters(group):
+        if not has_filters(group):
             return "not written by filters: there are no duplicates to look for"
         units = free_units(group)
         points = description(group, weights)[torch.from_numpy(units)]

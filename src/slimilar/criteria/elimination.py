@@ -16,9 +16,9 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from slimilar.criteria.allocation import Descent, descend
+from slimilar.criteria.allocation import AllocationSteps, allocate
 from slimilar.criteria.base import Facts, Weights
-from slimilar.criteria.sensitivity import damage, scan
+from slimilar.criteria.sensitivity import divergence_by_width, scan
 from slimilar.graph.groups import ChannelGroup
 from slimilar.reconstruction.solvers import Elimination
 from slimilar.similarity.removal_order import NO_REPRESENTATIVE, RemovalOrder
@@ -42,17 +42,17 @@ class Span:
 
     def orders(self, groups: Sequence[ChannelGroup], weights: Weights) -> list[RemovalOrder | str]:
         """Return the removal order of every group."""
-        assert weights.sight is not None  # the facts declare that images are needed
+        assert weights.calibration is not None  # the facts declare that images are needed
         with torch.no_grad():
-            scanned = scan(groups, weights, weights.sight, self.effort)
-            lost = damage(scanned, weights.sight)
-        found = descend(scanned, lost, weights.sight.costs)
+            scanned = scan(groups, weights, weights.calibration, self.effort)
+            lost = divergence_by_width(scanned, weights.calibration)
+        found = allocate(scanned, lost, weights.calibration.costs)
         return [
             _order(scanned.eliminations[g], found[g]) if g in found else "nobody reads these channels"
             for g in range(len(groups))
         ]
 
 
-def _order(found: Elimination, steps: Descent) -> RemovalOrder:
+def _order(found: Elimination, steps: AllocationSteps) -> RemovalOrder:
     nobody = np.full(len(steps.heights), NO_REPRESENTATIVE)
     return RemovalOrder(found.removed, steps.heights, nobody, steps.damage)

@@ -31,7 +31,7 @@ def is_scale(member: Member, group: ChannelGroup) -> bool:
     return any(member.tensor == norm.weight for norm in group.batch_norms)
 
 
-def written_by_filters(group: ChannelGroup) -> bool:
+def has_filters(group: ChannelGroup) -> bool:
     """Tell whether a group is written by filters."""
     return any(not is_scale(m, group) for m in filter_members(group))
 

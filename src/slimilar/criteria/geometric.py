@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from slimilar.criteria.base import Facts, PerGroup, Weights, by_share, free_units
-from slimilar.criteria.filters import filters, written_by_filters
+from slimilar.criteria.filters import filters, has_filters
 from slimilar.graph.groups import ChannelGroup
 from slimilar.similarity.removal_order import RemovalOrder
 
@@ -31,17 +31,17 @@ class GeometricMedian(PerGroup):
 
     def order(self, turn: int, group: ChannelGroup, weights: Weights) -> RemovalOrder | str:
         """Return the order of growing distance from the median."""
-        if not written_by_filters(group):
+        if not has_filters(group):
             return "not written by filters: there is no geometric median"
         units = free_units(group)
-        distance = remoteness(filters(group, weights))[units].numpy()
+        distance = sums_of_distances(filters(group, weights))[units].numpy()
         return by_share(units[np.argsort(distance, kind="stable")], turn)
 
 
-def remoteness(points: Tensor) -> Tensor:
+def sums_of_distances(points: Tensor) -> Tensor:
     """Return for each point (a row) the sum of its distances to all.
 
-    >>> remoteness(torch.tensor([[0.0, 0.0], [3.0, 4.0], [0.0, 4.0]])).tolist()
+    >>> sums_of_distances(torch.tensor([[0.0, 0.0], [3.0, 4.0], [0.0, 4.0]])).tolist()
     [9.0, 8.0, 7.0]
     """
     return torch.cdist(points, points).sum(1)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from slimilar.calibration.consumers import ConsumerLayer, find_consumers, is_conv
 from slimilar.calibration.program import Program
-from slimilar.criteria.base import Sight
+from slimilar.criteria.base import CalibrationView
 from slimilar.graph.groups import ChannelGroup
 
 Ints = NDArray[np.int64]
@@ -26,12 +26,13 @@ class GroupConsumers:
     of: Sequence[Sequence[ConsumerLayer]]
 
     @staticmethod
-    def find(groups: Sequence[ChannelGroup], sight: Sight) -> GroupConsumers:
+    def find(groups: Sequence[ChannelGroup], calibration: CalibrationView) -> GroupConsumers:
         """Return who reads the channels of some groups of a network."""
-        found = find_consumers(sight.trace, sight.grouping, sight.program)
+        found = find_consumers(calibration.trace, calibration.grouping, calibration.program)
         consumers = [s for s in found if (s.units >= 0).any()]
         places = {
-            id(g): start for g, start in zip(sight.grouping.groups, sight.grouping.offsets, strict=True)
+            id(g): start
+            for g, start in zip(calibration.grouping.groups, calibration.grouping.offsets, strict=True)
         }
         starts = [places[id(g)] for g in groups]
         of = [

@@ -36,13 +36,13 @@ class ChannelLasso(ByContribution):
 
     def leaving(self, gram: Floats, free: Ints) -> Ints:
         """Return the units as LASSO gives them up."""
-        return free[leaving_order(gram[np.ix_(free, free)])]
+        return free[removal_sequence(gram[np.ix_(free, free)])]
 
 
-def leaving_order(gram: Floats) -> Ints:
+def removal_sequence(gram: Floats) -> Ints:
     """Return channels as LASSO gives them up: never needed first, the first to come in last.
 
-    >>> leaving_order(np.diag([3.0, 0.0, 1.0, 2.0])).tolist()
+    >>> removal_sequence(np.diag([3.0, 0.0, 1.0, 2.0])).tolist()
     [1, 2, 3, 0]
     """
     level = _RIDGE * max(float(np.diagonal(gram).mean()), np.finfo(np.float64).tiny)

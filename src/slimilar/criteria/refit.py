@@ -10,8 +10,8 @@ from torch import Tensor
 
 from slimilar.calibration.consumers import ConsumerLayer, patches, pixels
 from slimilar.criteria.base import free_units
+from slimilar.criteria.consumer_moments import CAREFUL, BatchedForward, ConsumerMoments
 from slimilar.criteria.group_consumers import GroupConsumers
-from slimilar.criteria.observation import CAREFUL, ImagesUnderWay, Observation
 from slimilar.criteria.scan_images import ScanImages
 from slimilar.reconstruction.ridge import Statistics, held_out_strength
 from slimilar.reconstruction.solvers import (
@@ -27,7 +27,7 @@ _ROWS = 4  # patches for each unknown
 
 
 @dataclass(frozen=True, eq=False)
-class Refit:
+class RefittedKernel:
     """A kernel on some of a consumer's channels, (unknowns, outputs), and its constant."""
 
     chosen: Tensor
@@ -48,13 +48,13 @@ class Refitter:
     """Refits the only consumer of a group, on images that have come as far as that."""
 
     readers: GroupConsumers
-    seen: Observation
+    seen: ConsumerMoments
     images: ScanImages
     generator: torch.Generator
 
     def refit(
-        self, g: int, consumer: ConsumerLayer, fit: ImagesUnderWay, check: ImagesUnderWay
-    ) -> tuple[Elimination, dict[int, Refit]]:
+        self, g: int, consumer: ConsumerLayer, fit: BatchedForward, check: BatchedForward
+    ) -> tuple[Elimination, dict[int, RefittedKernel]]:
         """Return the order in which a group's channels leave, and the kernel at some widths."""
         taps = self.seen.tensors[consumer.weight][0, 0].numel()
         start, free = self.readers.starts[g], free_units(self.readers.groups[g])
@@ -78,7 +78,7 @@ class Refitter:
         for count, (chosen, refit) in found.fits.items():
             unknowns = unknowns_of(chosen, taps)
             constant = mean @ kernel - mean[unknowns] @ refit.to(mean)
-            kernels[count] = Refit(at[chosen], refit, shift + constant.to(shift))
+            kernels[count] = RefittedKernel(at[chosen], refit, shift + constant.to(shift))
         order = consumer.units[left[found.removed]] - start
         rest = np.setdiff1d(free, np.append(first.removed, order))
         base = float(first.error[-1]) if early else 0.0
@@ -86,7 +86,7 @@ class Refitter:
         removed = np.concatenate([first.removed, order, rest])
         return Elimination(removed, np.append(first.error, error)), kernels
 
-    def _patches(self, consumer: ConsumerLayer, left: Tensor, images: ImagesUnderWay) -> SampleMoments:
+    def _patches(self, consumer: ConsumerLayer, left: Tensor, images: BatchedForward) -> SampleMoments:
         """Return the moments of the patches that a consumer sees of some channels."""
         instruction, weight = images.program.instructions[consumer.op], self.seen.tensors[consumer.weight]
         size = len(left) * weight[0, 0].numel()

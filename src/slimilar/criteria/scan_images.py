@@ -11,7 +11,7 @@ from torch import Tensor
 
 from slimilar.calibration.batches import AFFORDED
 from slimilar.calibration.holdout import hold_out
-from slimilar.criteria.base import Sight
+from slimilar.criteria.base import CalibrationView
 
 _UNKNOWNS = 4608  # of a kernel that is refitted as a whole, half as many in large networks
 # times the effort, where less would leave a handful of images: eight mislead on ResNet-50
@@ -30,12 +30,15 @@ class ScanImages:
     unknowns: int  # of a kernel that is refitted as a whole; of larger ones, channels are mixed first
 
     @staticmethod
-    def of(sight: Sight, groups: int, effort: float) -> ScanImages:
+    def of(calibration: CalibrationView, groups: int, effort: float) -> ScanImages:
         """Return the parts for a network of so many groups; `effort` is in FLOPs."""
-        whole = sight.costs.at(np.ones(sight.grouping.unit_count, np.bool_)).flops  # of one image
-        parts = hold_out(sight.batches)
+        whole = calibration.costs.at(np.ones(calibration.grouping.unit_count, np.bool_)).flops  # of one image
+        parts = hold_out(calibration.batches)
         held_out = parts.measure or parts.fit
-        fit, check = _afforded(parts.fit, AFFORDED, whole), _afforded(held_out, AFFORDED / 3, whole)
+        fit, check = (
+            _affordable_batches(parts.fit, AFFORDED, whole),
+            _affordable_batches(held_out, AFFORDED / 3, whole),
+        )
         widths, images = _widths_and_images(effort / (0.5 * whole * max(1, groups)))
         size = len(held_out[0])
         return ScanImages(
@@ -48,7 +51,7 @@ class ScanImages:
         )
 
 
-def _afforded(batches: Sequence[Tensor], flops: float, whole: int) -> Sequence[Tensor]:
+def _affordable_batches(batches: Sequence[Tensor], flops: float, whole: int) -> Sequence[Tensor]:
     """Return as many batches as one pass over them may cost."""
     return batches[: max(1, int(flops / whole / len(batches[0])))]
 

@@ -15,10 +15,10 @@ from slimilar.calibration.consumers import ConsumerLayer
 from slimilar.calibration.divergence import divergence
 from slimilar.calibration.fisher import fisher_weights
 from slimilar.calibration.program import Program
-from slimilar.criteria.base import Sight, Weights
+from slimilar.criteria.base import CalibrationView, Weights
+from slimilar.criteria.consumer_moments import BatchedForward, ConsumerMoments
 from slimilar.criteria.group_consumers import GroupConsumers
-from slimilar.criteria.observation import ImagesUnderWay, Observation
-from slimilar.criteria.refit import Refit, Refitter
+from slimilar.criteria.refit import RefittedKernel, Refitter
 from slimilar.criteria.scan_images import ScanImages
 from slimilar.graph.groups import ChannelGroup
 from slimilar.reconstruction.solvers import Elimination
@@ -32,9 +32,11 @@ class Scan:
 
     readers: GroupConsumers
     images: ScanImages
-    seen: Observation
+    seen: ConsumerMoments
     eliminations: Sequence[Elimination]  # of each group
-    kernels: Sequence[dict[int, Refit]]  # of each group, by the channels left: its only consumer's kernel
+    kernels: Sequence[
+        dict[int, RefittedKernel]
+    ]  # of each group, by the channels left: its only consumer's kernel
 
     def cut(self, g: int, steps: int) -> list[tuple[ConsumerLayer, Tensor, Tensor]]:
         """Return every consumer of a group, with the kernel and the constant for so many channels less."""
@@ -48,33 +50,38 @@ class Scan:
         return found
 
 
-def scan(groups: Sequence[ChannelGroup], weights: Weights, sight: Sight, effort: float) -> Scan:
+def scan(
+    groups: Sequence[ChannelGroup], weights: Weights, calibration: CalibrationView, effort: float
+) -> Scan:
     """Walk through the network with the images; a group with one consumer is settled when that is reached."""
     tensors = {name: t.detach() for name, t in weights.tensors.items()}
-    readers, images = GroupConsumers.find(groups, sight), ScanImages.of(sight, len(groups), effort)
-    program = replay.resized(sight.program, len(images.fit[0]))
-    fisher = fisher_weights(program, [s.op for s in readers.all], tensors, images.fit[0], sight.seed)
-    seen, generator = Observation(tensors, fisher), torch.Generator().manual_seed(sight.seed)
-    refitter, alone = Refitter(readers, seen, images, generator), readers.refittable(sight.program)
-    settled: dict[int, tuple[Elimination, dict[int, Refit]]] = {}
-    fit, check = (ImagesUnderWay(sight.program, part) for part in (images.fit, images.check))
+    readers, images = (
+        GroupConsumers.find(groups, calibration),
+        ScanImages.of(calibration, len(groups), effort),
+    )
+    program = replay.resized(calibration.program, len(images.fit[0]))
+    fisher = fisher_weights(program, [s.op for s in readers.all], tensors, images.fit[0], calibration.seed)
+    seen, generator = ConsumerMoments(tensors, fisher), torch.Generator().manual_seed(calibration.seed)
+    refitter, alone = Refitter(readers, seen, images, generator), readers.refittable(calibration.program)
+    settled: dict[int, tuple[Elimination, dict[int, RefittedKernel]]] = {}
+    fit, check = (BatchedForward(calibration.program, part) for part in (images.fit, images.check))
     for i, consumer in enumerate(readers.all):
         for part in (fit, check):
             part.advance(tensors, consumer.op)
         seen.note(consumer, fit, None if images.single else check, generator)
         if consumer.op in alone:
             settled[alone[consumer.op]] = refitter.refit(alone[consumer.op], consumer, fit, check)
-        if sight.progress is not None:
-            sight.progress("collecting activations", i + 1, len(readers.all))
+        if calibration.progress is not None:
+            calibration.progress("collecting activations", i + 1, len(readers.all))
     found = [settled.get(g) or (seen.eliminate(readers, g), {}) for g in range(len(groups))]
     return Scan(readers, images, seen, [order for order, _ in found], [kernels for _, kernels in found])
 
 
-def damage(found: Scan, sight: Sight) -> list[Floats]:
+def divergence_by_width(found: Scan, calibration: CalibrationView) -> list[Floats]:
     """Return for every group the divergence at each of the measured fractions."""
     batches, fractions, tensors = found.images.measure, found.images.fractions, found.seen.tensors
     total = [np.zeros(len(fractions)) for _ in found.readers.groups]
-    program = replay.resized(sight.program, len(batches[0]))
+    program = replay.resized(calibration.program, len(batches[0]))
     tasks = sorted((s[0].op, g) for g, s in enumerate(found.readers.of) if s)
     for b, batch in enumerate(batches):
         reference = replay.start(program, [batch])
@@ -87,8 +94,10 @@ def damage(found: Scan, sight: Sight) -> list[Floats]:
             for f, fraction in enumerate(fractions):
                 steps = round(float(fraction) * len(found.eliminations[g].removed))
                 total[g][f] += _divergence(program, found, g, steps, dict(values), wanted)
-            if sight.progress is not None:
-                sight.progress("measuring divergence", b * len(tasks) + i + 1, len(batches) * len(tasks))
+            if calibration.progress is not None:
+                calibration.progress(
+                    "measuring divergence", b * len(tasks) + i + 1, len(batches) * len(tasks)
+                )
     return [np.maximum.accumulate(d / len(batches)) for d in total]
 
 

@@ -64,12 +64,12 @@ class Similarity:
     def note(self, groups: Sequence[ChannelGroup], weights: Weights) -> str:
         """Return where the moments come from, if not from batch norms alone."""
         bare = [group for group in groups if not group.batch_norms]
-        if not bare or (weights.sight is None and not _propagates(groups, weights)):
+        if not bare or (weights.calibration is None and not _propagates(groups, weights)):
             return ""
         layers = f"{len(bare)} of {len(groups)} layers without batch norm"
-        if weights.sight is None:
+        if weights.calibration is None:
             return f"moments of {layers} propagated from an input of mean 0 and variance 1"
-        return f"moments of {layers} measured on {sum(map(len, weights.sight.batches))} images"
+        return f"moments of {layers} measured on {sum(map(len, weights.calibration.batches))} images"
 
     def _linkage(self, group: ChannelGroup, moments: _BetaGamma | None) -> LazyAnswer:
         if moments is None:
@@ -91,16 +91,18 @@ def _propagates(groups: Sequence[ChannelGroup], weights: Weights) -> bool:
 def _without_norm(groups: Sequence[ChannelGroup], weights: Weights) -> dict[str, _BetaGamma]:
     """Return mean and standard deviation, of shape (writes, units), of groups without batch norm, by name."""
     bare = [group for group in groups if not group.batch_norms]
-    structure, sight = weights.structure, weights.sight
-    if not bare or structure is None or (sight is None and not _propagates(groups, weights)):
+    structure, calibration = weights.structure, weights.calibration
+    if not bare or structure is None or (calibration is None and not _propagates(groups, weights)):
         return {}
-    trace = structure.trace if sight is None else sight.trace  # operators may differ by batch size
+    trace = (
+        structure.trace if calibration is None else calibration.trace
+    )  # operators may differ by batch size
     wanted = {name for group in bare for name in group.producers}
     writes = [w for w in trace.writes if trace.ops[w.op].module in wanted]
-    if sight is None:
+    if calibration is None:
         known = propagated(trace, weights.tensors)
     else:
-        known = measured(sight.program, weights.tensors, sight.batches, writes)
+        known = measured(calibration.program, weights.tensors, calibration.batches, writes)
     found = {group.name: _by_unit(group, structure, writes, known) for group in bare}
     return {name: moments for name, moments in found.items() if moments is not None}
 

@@ -24,7 +24,7 @@ from slimilar.calibration import replay
 from slimilar.calibration.activations import without_options
 from slimilar.calibration.consumers import ConsumerLayer, find_consumers
 from slimilar.calibration.gaussian_moments import covariance, moments
-from slimilar.criteria.base import Facts, Sight, Weights, free_units, renumber
+from slimilar.criteria.base import CalibrationView, Facts, Weights, free_units, renumber
 from slimilar.criteria.similarity import moments_of, spread
 from slimilar.graph.activations import plain_name
 from slimilar.graph.groups import ChannelGroup
@@ -59,8 +59,8 @@ class SimilarityVariant:
     def orders(self, groups: Sequence[ChannelGroup], weights: Weights) -> list[RemovalOrder | str]:
         """Return the removal order of every group."""
         if self.facts.needs == "images":
-            assert weights.sight is not None, "checked before"
-            found = _on_images(groups, weights, weights.sight, self.name == "similarity-consumers")
+            assert weights.calibration is not None, "checked before"
+            found = _on_images(groups, weights, weights.calibration, self.name == "similarity-consumers")
         else:
             found = [_by_norms(group, weights, self.name == "similarity-filters") for group in groups]
         return [self._order(g, weights, d) for g, d in zip(groups, found, strict=True)]
@@ -116,18 +116,18 @@ def _distance(mean: Tensor, spread: Tensor) -> Tensor:
 
 
 def _on_images(
-    groups: Sequence[ChannelGroup], weights: Weights, sight: Sight, weighted: bool
+    groups: Sequence[ChannelGroup], weights: Weights, calibration: CalibrationView, weighted: bool
 ) -> list[Tensor | None]:
     """Return Eq. 1 at a consumer of every group that sees all of its units."""
     tensors = {name: t.detach() for name, t in weights.tensors.items()}
     found: list[Tensor | None] = [None] * len(groups)
-    consumers = sorted(_consumers(groups, sight), key=lambda r: r[1].op)
+    consumers = sorted(_consumers(groups, calibration), key=lambda r: r[1].op)
     seen = [SampleMoments(len(places)) for _, _, places in consumers]
-    for batch in sight.batches:
-        values, position = replay.start(sight.program, [batch]), 0
+    for batch in calibration.batches:
+        values, position = replay.start(calibration.program, [batch]), 0
         for summed, (_, consumer, places) in zip(seen, consumers, strict=True):
             with torch.no_grad():
-                replay.run(sight.program, values, tensors, position, consumer.op)
+                replay.run(calibration.program, values, tensors, position, consumer.op)
             position = consumer.op
             summed.add(values[consumer.value].movedim(consumer.axis, -1)[..., places].flatten(0, -2))
     for summed, (g, consumer, places) in zip(seen, consumers, strict=True):
@@ -140,11 +140,13 @@ def _on_images(
     return found
 
 
-def _consumers(groups: Sequence[ChannelGroup], sight: Sight) -> Iterator[tuple[int, ConsumerLayer, Tensor]]:
+def _consumers(
+    groups: Sequence[ChannelGroup], calibration: CalibrationView
+) -> Iterator[tuple[int, ConsumerLayer, Tensor]]:
     """Yield each group with its first consumer that sees every unit, and where it sees them."""
-    consumers = find_consumers(sight.trace, sight.grouping, sight.program)
+    consumers = find_consumers(calibration.trace, calibration.grouping, calibration.program)
     for g, group in enumerate(groups):
-        start = sight.grouping.offsets[list(sight.grouping.groups).index(group)]
+        start = calibration.grouping.offsets[list(calibration.grouping.groups).index(group)]
         wanted = np.arange(start, start + group.width)
         for consumer in consumers:
             if np.isin(wanted, consumer.units).all():

@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from slimilar.criteria.base import Facts, Ints, PerGroup, Weights, by_share, free_units, mark_trained
-from slimilar.criteria.filters import filter_members, magnitudes, written_by_filters
+from slimilar.criteria.filters import filter_members, has_filters, magnitudes
 from slimilar.errors import InvalidInput
 from slimilar.graph.groups import ChannelGroup
 from slimilar.similarity.removal_order import RemovalOrder
@@ -79,7 +79,7 @@ def _zero(group: ChannelGroup, units: Ints, held: dict[str, torch.Tensor]) -> No
         places = torch.from_numpy(np.flatnonzero(np.isin(member.units, units)))
         tensor = held[member.tensor]
         tensor.index_fill_(member.axis, places.to(tensor.device), 0)
-    if not written_by_filters(group):
+    if not has_filters(group):
         return
     bias = held.get(f"{group.producers[0]}.bias")
     # Behind a single producer, only the first batch norm sees its output as it is.

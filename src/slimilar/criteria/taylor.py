@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from slimilar.calibration import replay
-from slimilar.criteria.base import Facts, Floats, Sight, Weights, by_rank
+from slimilar.criteria.base import CalibrationView, Facts, Floats, Weights, by_rank
 from slimilar.criteria.filters import kernel_members, totals
 from slimilar.errors import InvalidInput
 from slimilar.graph.groups import ChannelGroup
@@ -39,8 +39,8 @@ class Taylor:
 
     def orders(self, groups: Sequence[ChannelGroup], weights: Weights) -> list[RemovalOrder | str]:
         """Return the removal order of every group."""
-        assert weights.sight is not None  # the facts declare that labels are needed
-        changes = loss_changes(groups, weights, weights.sight)
+        assert weights.calibration is not None  # the facts declare that labels are needed
+        changes = loss_changes(groups, weights, weights.calibration)
         scores: list[Floats | str] = [
             np.square(c).mean(0) if kernel_members(g) else "no layer consumes these channels"
             for g, c in zip(groups, changes, strict=True)
@@ -48,34 +48,36 @@ class Taylor:
         return by_rank(scores, groups)
 
 
-def loss_changes(groups: Sequence[ChannelGroup], weights: Weights, sight: Sight) -> list[Floats]:
+def loss_changes(
+    groups: Sequence[ChannelGroup], weights: Weights, calibration: CalibrationView
+) -> list[Floats]:
     """Return for every group (batches, width): by how much the loss of a batch would fall if a unit were zero."""
     names = sorted({m.tensor for g in groups for m in kernel_members(g)})
     plain = {name: t.detach() for name, t in weights.tensors.items()}
     found: list[list[Floats]] = [[] for _ in groups]
-    for i, batch in enumerate(sight.batches):
-        products = _products(sight, i, batch, plain, names)
+    for i, batch in enumerate(calibration.batches):
+        products = _products(calibration, i, batch, plain, names)
         for g, group in enumerate(groups):
             total = np.zeros(group.width)
             for m in kernel_members(group):
                 total += totals(m, group.width, products[m.tensor]).numpy()
             found[g].append(total)
-        if sight.progress is not None:
-            sight.progress("computing gradients", i + 1, len(sight.batches))
+        if calibration.progress is not None:
+            calibration.progress("computing gradients", i + 1, len(calibration.batches))
     return [np.array(f) for f in found]
 
 
 def _products(
-    sight: Sight, i: int, batch: Tensor, plain: dict[str, Tensor], names: Sequence[str]
+    calibration: CalibrationView, i: int, batch: Tensor, plain: dict[str, Tensor], names: Sequence[str]
 ) -> dict[str, Tensor]:
     """Return weight times gradient of the loss of one batch, for the named weights."""
-    assert sight.labels is not None
+    assert calibration.labels is not None
     with torch.enable_grad():
         leaves = {name: plain[name].clone().requires_grad_() for name in names}
-        values = replay.start(sight.program, [batch])
-        replay.run(sight.program, values, {**plain, **leaves})
-        scores = values[sight.program.outputs[0]]
-        labels = sight.labels[i].to(scores.device)
+        values = replay.start(calibration.program, [batch])
+        replay.run(calibration.program, values, {**plain, **leaves})
+        scores = values[calibration.program.outputs[0]]
+        labels = calibration.labels[i].to(scores.device)
         _check_scores(scores, labels)
         gradients = torch.autograd.grad(
             F.cross_entropy(scores, labels), list(leaves.values()), allow_unused=True

@@ -17,7 +17,7 @@ from slimilar.calibration.calibration_set import (
     with_smaller_batches,
 )
 from slimilar.calibration.program import program_for
-from slimilar.criteria import Criterion, Facts, Sight, Weights, facts, make
+from slimilar.criteria import CalibrationView, Criterion, Facts, Weights, facts, make
 from slimilar.criteria.base import LazyCriterion, phases_of
 from slimilar.criteria.needs import Given, check_needs
 from slimilar.errors import InvalidInput, Option
@@ -140,8 +140,8 @@ def plan_of(
     tensors, criterion = widened(held), options.made()
 
     def answers_on(data: CalibrationSet) -> Answers:
-        sight = _sight(model, example, structure, costs, data, progress) if data else None
-        weights = Weights(tensors, sight, phases_of(model), structure)
+        calibration = _calibration_view(model, example, structure, costs, data, progress) if data else None
+        weights = Weights(tensors, calibration, phases_of(model), structure)
         orders = _answers(criterion, weights, structure, excluded)
         note = criterion.note(structure.grouping.groups, weights) if hasattr(criterion, "note") else ""
         return Answers(criterion.name, orders, options.facts.exchangeable, note)
@@ -150,17 +150,17 @@ def plan_of(
     return assemble(structure, costs, answers, options.min_channels)
 
 
-def _sight(
+def _calibration_view(
     model: nn.Module,
     example: Example,
     structure: Structure,
     costs: CostModel,
     images: CalibrationSet,
     progress: Progress | None,
-) -> Sight:
+) -> CalibrationView:
     """Return the images and the means to run the network on them, for the criterion."""
     program, images = program_for(model, example, structure, images)
-    return Sight(
+    return CalibrationView(
         program.trace, structure.grouping, costs, program, images.batches, images.seed, progress, images.label_batches
     )  # fmt: skip
 

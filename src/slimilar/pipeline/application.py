@@ -21,7 +21,13 @@ from slimilar.planning.cut import Cut
 from slimilar.planning.latency import MeasuredLatency
 from slimilar.planning.plan import Plan
 from slimilar.planning.target import PruningTarget
-from slimilar.reconstruction.apply import SUBSTITUTES, Amended, bias_cost, settle, substituted
+from slimilar.reconstruction.apply import (
+    SUBSTITUTES,
+    ReconstructedModel,
+    bias_cost,
+    reconstructed_model,
+    settle,
+)
 from slimilar.reconstruction.methods import Reconstruction, reconstruction_method
 from slimilar.reconstruction.verify import verify_reconstruction
 from slimilar.result import Result
@@ -84,7 +90,7 @@ def apply(
         made = with_smaller_batches(
             images,
             device_of(model),
-            lambda data: substituted(model, example, plan, cut, method, data, seed, progress),
+            lambda data: reconstructed_model(model, example, plan, cut, method, data, seed, progress),
         )
         result = _reconstructed(model, example, plan, made, method, verify)
     peak = peak_memory(device_of(model))
@@ -129,7 +135,7 @@ def _rewritten(model: nn.Module, example: Example, plan: Plan, cut: Cut, verify:
 
 
 def _reconstructed(
-    model: nn.Module, example: Example, plan: Plan, made: Amended, method: str, verify: bool
+    model: nn.Module, example: Example, plan: Plan, made: ReconstructedModel, method: str, verify: bool
 ) -> Result:
     """Return the smaller model whose consumers make up for removed channels."""
     error = _verify_reconstructed(model, example, plan.structure, made) if verify else None
@@ -138,7 +144,7 @@ def _reconstructed(
     return Result(made.model, cut, plan, done, error, method)
 
 
-def _cost_of(made: Amended, example: Example, structure: Structure) -> Cost:
+def _cost_of(made: ReconstructedModel, example: Example, structure: Structure) -> Cost:
     """Return the cost of a model that has gained biases; it is traced again where more has changed."""
     gained = made.surgery.biases
     layers = [made.model.get_submodule(module) for module in gained]
@@ -147,7 +153,9 @@ def _cost_of(made: Amended, example: Example, structure: Structure) -> Cost:
     return cost_model(structure.trace, structure.grouping, gained).at(made.cut.mask)
 
 
-def _verify_reconstructed(model: nn.Module, example: Example, structure: Structure, made: Amended) -> float:
+def _verify_reconstructed(
+    model: nn.Module, example: Example, structure: Structure, made: ReconstructedModel
+) -> float:
     """Compare the model that is returned with the program of the reconstructed network."""
     kept = made.cut.mask
     try:

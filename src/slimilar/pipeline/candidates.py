@@ -21,7 +21,7 @@ from slimilar.calibration.holdout import even_batches, hold_out
 from slimilar.calibration.several_inputs import as_example
 from slimilar.planning.cut import Cut
 from slimilar.planning.plan import Plan
-from slimilar.reconstruction.apply import substituted
+from slimilar.reconstruction.apply import reconstructed_model
 from slimilar.reconstruction.least_squares import Settings
 from slimilar.surgery.verify import plain_outputs
 from slimilar.utils.modules import device_of
@@ -106,7 +106,7 @@ def _look(
     found = {}
     for i, candidate in enumerate(candidates):
         calibration = fit if candidate.fitted else None
-        made = substituted(
+        made = reconstructed_model(
             model, example, candidate.plan, candidate.cut, "linear", calibration, images.seed, None, settings
         )
         given = [_outputs(made.model, example, batch) for batch in parts.measure]

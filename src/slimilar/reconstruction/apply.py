@@ -19,7 +19,7 @@ from slimilar.calibration.program import NotReplayable, Program, program_for, pr
 from slimilar.errors import SlimilarWarning
 from slimilar.planning.cut import Cut
 from slimilar.planning.plan import Plan
-from slimilar.reconstruction.least_squares import Exchange, Network, Settings
+from slimilar.reconstruction.least_squares import ExchangeableUnits, Network, Settings
 from slimilar.reconstruction.methods import AUTO, LINEAR, OPTIONS, Reconstruction, reconstruction_method
 from slimilar.reconstruction.reconstruct import rebuild
 from slimilar.reconstruction.reconstruct import substitute as stand_in
@@ -63,7 +63,7 @@ def bias_cost(model: nn.Module, example: Example, plan: Plan, kind: str) -> int:
 
 
 @dataclass(frozen=True, eq=False)
-class Amended:
+class ReconstructedModel:
     """A smaller model whose consumers are reconstructed, the surgery that makes it, the final cut, and the weights."""
 
     model: nn.Module
@@ -80,7 +80,7 @@ def settings_for(plan: Plan, images: int, seed: int) -> Settings:
     return Settings(seed=seed, rows=_ROWS)
 
 
-def substituted(
+def reconstructed_model(
     model: nn.Module,
     example: Example,
     plan: Plan,
@@ -90,7 +90,7 @@ def substituted(
     seed: int,
     progress: Progress | None,
     settings: Settings | None = None,
-) -> Amended:
+) -> ReconstructedModel:
     """Return the smaller model in which consumers make up for removed channels."""
     grouping = plan.structure.grouping
     data = calibration_set(calibration, None, example, seed=seed)
@@ -114,12 +114,12 @@ def substituted(
     )  # fmt: skip
     cut = _with(plan, cut, network.kept)
     small, done = rebuild(model, network, consumers, surgery(plan.structure.trace, grouping, cut.mask))
-    return Amended(small, done, cut, network, program)
+    return ReconstructedModel(small, done, cut, network, program)
 
 
 def _exchange(
     plan: Plan, cut: Cut, consumers: Sequence[ConsumerLayer], choosers: Sequence[ConsumerLayer]
-) -> Exchange:
+) -> ExchangeableUnits:
     """Return the channels that consumers may choose again: of a group that one alone reads, and nothing else.
 
     On a residual branch the target is no longer what the scan aimed at: it makes up for what the stream has lost.
@@ -140,7 +140,7 @@ def _exchange(
             continue
         loose[units] = True
         spare[gone[max(0, len(gone) - width // 2 - 16) :]] = True
-    return Exchange(spare, loose)
+    return ExchangeableUnits(spare, loose)
 
 
 def _with(plan: Plan, cut: Cut, kept: Kept) -> Cut:

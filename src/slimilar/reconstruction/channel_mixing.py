@@ -15,7 +15,7 @@ from slimilar.utils.precision import exact_device
 from slimilar.utils.symmetric import quadratic_forms
 
 Kept = NDArray[np.bool_]
-StandIn = Callable[
+Replacement = Callable[
     [Tensor, Tensor], tuple[Tensor | None, Tensor]
 ]  # kept and removed positions -> matrix, None for zeros, and constant
 
@@ -23,7 +23,7 @@ StandIn = Callable[
 _MOST_GAIN = 16.0
 
 
-def regression(mean: Tensor, covariance: Tensor, strength: float) -> StandIn:
+def regression(mean: Tensor, covariance: Tensor, strength: float) -> Replacement:
     """Replace removed positions by the best linear combination of kept ones, plus a constant."""
 
     def stand_in(kept: Tensor, removed: Tensor) -> tuple[Tensor, Tensor]:
@@ -33,7 +33,7 @@ def regression(mean: Tensor, covariance: Tensor, strength: float) -> StandIn:
     return stand_in
 
 
-def zeros_instead(kept: Tensor, removed: Tensor) -> tuple[None, Tensor]:
+def zero_replacement(kept: Tensor, removed: Tensor) -> tuple[None, Tensor]:
     """Replace removed positions by zero."""
     return None, torch.zeros(len(removed), dtype=torch.float64)
 
@@ -91,7 +91,7 @@ def absorb(
     weight: Tensor,
     consumer: ConsumerLayer,
     stays: Kept,
-    stand_in: StandIn,
+    stand_in: Replacement,
     dtype: torch.dtype = torch.float64,
 ) -> tuple[Tensor, Tensor]:
     """Return a kernel (out, in, taps...) on kept channels, which replace removed ones, and the constant left over.

@@ -1,9 +1,8 @@
-"""Let every consumer of a removed channel make up for it by least squares, in network order, from images.
+"""Refit the consumers of removed channels by least squares on images, in the order of the network.
 
-Two versions of the network advance side by side over the same images: the original, and the one in which removed
-channels are zero. In front of each consumer both stop; its kernel on the channels that stay is fitted so that what
-it writes is what the original writes there (on a residual branch: what makes the *stream* the original's); then both
-go on. So each layer corrects what those before it left over.
+The original and the pruned network run side by side on the same images. Before each consumer both stop. Its kernel on
+the kept channels is fitted so that its output matches the original's; on a residual branch, so that the *stream*
+matches. Then both run on. So each layer also corrects the errors of earlier layers.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from slimilar.calibration import replay
 from slimilar.calibration.consumers import ConsumerLayer, is_conv, pixels, pixels_of_a_channel, unflattened
 from slimilar.calibration.fisher import fisher_weights
 from slimilar.calibration.program import Held, Program
-from slimilar.reconstruction.behind_activation import FollowingActivation
-from slimilar.reconstruction.channel_mixing import StandIn, absorb, regression
+from slimilar.reconstruction.activation_aware import FollowingActivation
+from slimilar.reconstruction.channel_mixing import Replacement, absorb, regression
 from slimilar.reconstruction.patches import (
     HELD,
     PAIRED,
@@ -33,9 +32,9 @@ from slimilar.reconstruction.patches import (
     held_out_rows,
     image_numbers,
 )
-from slimilar.reconstruction.ridge import held_out_strength, merged, stand_in_statistics
+from slimilar.reconstruction.ridge import held_out_strength, merged, removed_channel_statistics
 from slimilar.reconstruction.solvers import SampleMoments
-from slimilar.reconstruction.targets import Pair, activation_behind, scale_of, target_of
+from slimilar.reconstruction.targets import Pair, following_activation, scale_of, target_of
 from slimilar.utils.devices import room
 from slimilar.utils.precision import exact
 
@@ -70,15 +69,15 @@ class Settings:
 
 
 @dataclass(frozen=True, eq=False)
-class Exchange:
-    """Units that consumers may choose again: `spare` ones were removed and may come back, `loose` ones may leave."""
+class ExchangeableUnits:
+    """Units whose choice a consumer may revise: `removed` ones may come back, `removable` ones may be removed."""
 
-    spare: Kept
-    loose: Kept
+    removed: Kept
+    removable: Kept
 
 
 @dataclass(frozen=True, eq=False)
-class Seats:
+class InputPositions:
     """The positions of a consumer's input: which stay, which were removed but may come back, which must stay."""
 
     stays: Kept
@@ -108,7 +107,7 @@ class Network:
     sums: Sums = field(default_factory=dict)
 
 
-def substitute_linear(
+def fit_consumers(
     program: Program,
     consumers: Sequence[ConsumerLayer],
     tensors: dict[str, Tensor],
@@ -116,7 +115,7 @@ def substitute_linear(
     batches: Sequence[Tensor],
     settings: Settings | None = None,
     progress: Callable[[int, int], None] | None = None,
-    exchange: Exchange | None = None,
+    exchange: ExchangeableUnits | None = None,
     sums: Sums | None = None,
 ) -> Network:
     """Return weights in which the consumers make up for the units that are not kept.
@@ -126,8 +125,8 @@ def substitute_linear(
     """
     settings = settings or Settings()
     network = Network(dict(tensors), dict(tensors), kept=kept.copy(), sums=sums or {})
-    exchange = exchange or Exchange(np.zeros_like(kept), np.zeros_like(kept))
-    if exchange.spare.any():
+    exchange = exchange or ExchangeableUnits(np.zeros_like(kept), np.zeros_like(kept))
+    if exchange.removed.any():
         network.fisher = fisher_weights(
             program, [s.op for s in consumers], tensors, batches[0], settings.seed
         )
@@ -176,7 +175,7 @@ def _advance(program: Program, network: Network, pair: Pair, start: int, stop: i
             for v in instruction.outputs:
                 pair.pruned[v] = pair.original[v]
         else:
-            _play_pruned(program, network, pair, k)
+            _run_pruned(program, network, pair, k)
             if k in network.biases:
                 replay.add_constant(program, k, pair.pruned, network.biases[k])
         for v in {*instruction.inputs, *instruction.outputs}:
@@ -185,7 +184,7 @@ def _advance(program: Program, network: Network, pair: Pair, start: int, stop: i
                 pair.pruned.pop(v, None)
 
 
-def _play_pruned(program: Program, network: Network, pair: Pair, k: int) -> None:
+def _run_pruned(program: Program, network: Network, pair: Pair, k: int) -> None:
     """Run an operator of the pruned network; a convolution reads only the channels that stay."""
     if k in network.sums:
         seen = dict(pair.pruned)
@@ -211,7 +210,7 @@ def _fit(
     network: Network,
     pairs: Sequence[Pair],
     consumer: ConsumerLayer,
-    exchange: Exchange,
+    exchange: ExchangeableUnits,
     settings: Settings,
 ) -> None:
     """Replace the weights of one consumer."""
@@ -224,15 +223,15 @@ def _fit(
     linear = (
         "mm" in instruction.func.name() and consumer.weight_axis == 1 and consumer.plain and weight.ndim == 2
     )
-    seats = Seats(
+    positions = InputPositions(
         stays,
-        np.append(exchange.spare, False)[consumer.units],
-        ~np.append(exchange.loose, False)[consumer.units],
+        np.append(exchange.removed, False)[consumer.units],
+        ~np.append(exchange.removable, False)[consumer.units],
     )
-    unknowns = int((stays | seats.spare).sum()) * (weight[0, 0].numel() if conv else 1)
+    unknowns = int((stays | positions.spare).sum()) * (weight[0, 0].numel() if conv else 1)
     whole = settings.form == "patch" or (settings.form == "quick" and unknowns <= weight.shape[1])
     if (conv or linear) and 0 < unknowns <= LARGEST and whole:
-        new, shift, now = _fit_patches(program, network, pairs, consumer, weight, seats, settings, conv)
+        new, shift, now = _fit_patches(program, network, pairs, consumer, weight, positions, settings, conv)
         inner = consumer.units >= 0
         network.kept[consumer.units[inner]] = now[inner]
     else:
@@ -242,13 +241,13 @@ def _fit(
 
 
 def _fit_patches(
-    program: Program, network: Network, pairs: Sequence[Pair], consumer: ConsumerLayer, weight: Tensor, seats: Seats,
-    settings: Settings, conv: bool,
+    program: Program, network: Network, pairs: Sequence[Pair], consumer: ConsumerLayer, weight: Tensor,
+    positions: InputPositions, settings: Settings, conv: bool,
 ) -> tuple[Tensor, Tensor, Kept]:  # fmt: skip
     """Least squares of the whole kernel over patches; channels that stay may be exchanged for spare ones."""
     shape, outputs = tuple(weight.shape[2:]), weight.shape[0]
     taps = int(np.prod(shape)) if conv else 1
-    candidates = torch.from_numpy(np.flatnonzero(seats.stays | seats.spare))
+    candidates = torch.from_numpy(np.flatnonzero(positions.stays | positions.spare))
     size = len(candidates) * taps
     gate = 2 * settings.steps * (size + _PASSES)
     rows = int(max(settings.rows * size, settings.effort / (size * size + (size + gate) * outputs)))
@@ -274,17 +273,17 @@ def _fit_patches(
         x = pair.pruned[consumer.value]
         numbers = image_numbers(number, min(settings.distinct, len(pairs)), len(x))
         sampler.draw(samples, x, target, numbers)
-    likely = torch.from_numpy(np.flatnonzero(seats.stays[candidates.numpy()]))
+    likely = torch.from_numpy(np.flatnonzero(positions.stays[candidates.numpy()]))
     mixed = None
-    if settings.prior == "mix" and not seats.stays.all():
-        standing_in, _ = _fit_mixing(network, pairs, consumer, weight, seats.stays, settings, whole=False)
+    if settings.prior == "mix" and not positions.stays.all():
+        standing_in, _ = _fit_mixing(network, pairs, consumer, weight, positions.stays, settings, whole=False)
         mixed = exact(standing_in[:, candidates[likely]].reshape(outputs, -1).T)
     prior = exact(weight[:, candidates].reshape(outputs, -1).T)
     scale = prior.new_ones(1) if consumer.norm is None else scale_of(program, network.original, consumer.norm)
     fisher = network.fisher.get(consumer.op, torch.ones(outputs)).to(prior)
-    behind = activation_behind(program, consumer)
-    fixed = torch.from_numpy(seats.fixed)[candidates]
-    choice = ChannelChoice(taps, fisher, int(seats.stays.sum()), fixed, likely, mixed)
+    behind = following_activation(program, consumer)
+    fixed = torch.from_numpy(positions.fixed)[candidates]
+    choice = ChannelChoice(taps, fisher, int(positions.stays.sum()), fixed, likely, mixed)
     found = fit(
         samples,
         prior,
@@ -299,7 +298,7 @@ def _fit_patches(
     bias = network.original[consumer.bias] if consumer.bias is not None else 0.0
     if conv and isinstance(instruction.args[1], Held):
         network.narrow[consumer.op] = chosen.to(weight.device)
-    now = np.zeros_like(seats.stays)
+    now = np.zeros_like(positions.stays)
     now[chosen.numpy()] = True
     return new, found.constant.to(weight) - bias, now
 
@@ -345,14 +344,14 @@ def _regression(
     stays: Kept,
     strength: float | None,
     whole: bool,
-) -> StandIn:
+) -> Replacement:
     """Return stand-ins by ridge regression on all samples; its strength is given, or by the held-out part."""
     fit, held_out = parts
     if not held_out.count:
         return regression(fit.mean(), fit.covariance(), _CAREFUL if strength is None else strength)
     kept, removed = (torch.from_numpy(np.flatnonzero(stays == s)) for s in (True, False))
     if strength is None and len(kept) and len(removed):
-        both = [stand_in_statistics(m.count, m.mean(), m.covariance(), kept, removed) for m in parts]
+        both = [removed_channel_statistics(m.count, m.mean(), m.covariance(), kept, removed) for m in parts]
         power = exact(weight).movedim(1, 0).flatten(1).square().sum(1)
         power = power[torch.from_numpy(consumer.weight_index)[removed]]
         zeros = power.new_zeros(len(kept), len(removed))

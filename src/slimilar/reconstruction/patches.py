@@ -2,7 +2,7 @@ r"""Least squares of a consumer's whole kernel over the patches that it sees.
 
 With rows x (patches of the channels that stay) and y (what the consumer should write), the kernel is
 $\arg\min_W E\lVert x W + b - y \rVert^2 + \lambda \lVert W - W_0 \rVert^2$ in closed form. Where an activation
-follows, a few steps with the same factorisation go on to what counts behind it (`behind_activation`).
+follows, a few steps with the same factorisation go on to what counts behind it (`activation_aware`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch import Tensor
 
 from slimilar.calibration.consumers import at_places, patches
 from slimilar.calibration.program import Instruction
-from slimilar.reconstruction.behind_activation import FollowingActivation, refine
+from slimilar.reconstruction.activation_aware import FollowingActivation, refine
 from slimilar.reconstruction.ridge import (
     Statistics,
     held_out_error,
@@ -166,7 +166,7 @@ def fit(
     x, y, level = samples.all()
     exchange = choice.width < size // taps
     if strength is None:
-        seen, strength, exchange = _judged(samples, prior, choice, exchange)
+        seen, strength, exchange = _select_ridge(samples, prior, choice, exchange)
     else:
         seen = _statistics(x, y, torch.ones(len(x), dtype=torch.bool))
     if choice.mixed is not None and not exchange:
@@ -210,7 +210,7 @@ class ChannelChoice:
         return block_elimination(inside, cross, self.taps, self.weight, self.width, self.fixed).left
 
 
-def _judged(
+def _select_ridge(
     samples: Samples, prior: Tensor, choice: ChannelChoice, exchange: bool
 ) -> tuple[Statistics, float, bool]:
     """Return the statistics of all samples, a ridge that errs little on held-out images, and whether to exchange.

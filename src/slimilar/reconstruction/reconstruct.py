@@ -14,15 +14,15 @@ from slimilar.calibration.consumers import ConsumerLayer, find_consumers
 from slimilar.calibration.program import Program
 from slimilar.errors import InvalidInput, Option
 from slimilar.graph.groups import Grouping
-from slimilar.reconstruction.channel_mixing import StandIn, absorb, regression, restored, zeros_instead
+from slimilar.reconstruction.channel_mixing import Replacement, absorb, regression, restored, zero_replacement
 from slimilar.reconstruction.gaussian import Channels, at_consumers
 from slimilar.reconstruction.least_squares import (
-    Exchange,
+    ExchangeableUnits,
     Network,
     Settings,
     Sums,
+    fit_consumers,
     install,
-    substitute_linear,
 )
 from slimilar.reconstruction.methods import Reconstruction
 from slimilar.surgery.rewrite import Surgery, add_bias, operate
@@ -42,14 +42,14 @@ def substitute(
     batches: Sequence[Tensor] = (),
     settings: Settings | None = None,
     progress: Callable[[int, int], None] | None = None,
-    exchange: Exchange | None = None,
+    exchange: ExchangeableUnits | None = None,
 ) -> Network:
     """Return the weights of the original's shapes in which consumers make up for the units that are not kept."""
     consumers = find_consumers(program.trace, grouping, program)
     plain = {name: t.detach() for name, t in tensors.items()}
     if how is Reconstruction.LEAST_SQUARES:
         sums = _sums(program, grouping, kept, consumers)
-        return substitute_linear(program, consumers, plain, kept, batches, settings, progress, exchange, sums)
+        return fit_consumers(program, consumers, plain, kept, batches, settings, progress, exchange, sums)
     network = Network(plain, dict(plain), kept=kept)
     expected = how in (Reconstruction.MEAN, Reconstruction.GAUSSIAN)
     known = at_consumers(program.trace, tensors) if expected else {}
@@ -85,12 +85,12 @@ def _stand_in(
     stand_ins: StandIns,
     channels: Channels | None,
     spread: Tensor | None,
-) -> StandIn:
+) -> Replacement:
     """Return how removed positions of a consumer are replaced by kept ones."""
     if how is Reconstruction.MERGE:
         return lambda kept, removed: _merged(consumer, kept, removed, stand_ins)
     if channels is None:
-        return zeros_instead
+        return zero_replacement
     mean = channels.expectation()
     if spread is not None:
         return regression(mean, spread, 1e-2)

@@ -58,7 +58,7 @@ class Statistics:
         return Statistics(self.count, *(t.float() for t in parts))
 
 
-def stand_in_statistics(
+def removed_channel_statistics(
     count: int, mean: Tensor, covariance: Tensor, kept: Tensor, removed: Tensor
 ) -> Statistics:
     """Return the statistics with which removed channels are regressed on kept ones."""

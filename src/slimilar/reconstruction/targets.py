@@ -16,7 +16,7 @@ from slimilar.calibration import replay
 from slimilar.calibration.consumers import ConsumerLayer
 from slimilar.calibration.program import Held, Program
 from slimilar.calibration.replay import Values
-from slimilar.reconstruction.behind_activation import Function, function_of
+from slimilar.reconstruction.activation_aware import Function, function_of
 
 
 @dataclass(eq=False)
@@ -91,12 +91,12 @@ def target_of(
             return ReconstructionTarget(plain)
         if correct:  # a channel whose factor is almost zero cannot correct it
             gain = torch.where(scale.abs() > 1e-2 * scale.abs().max(), scale, torch.inf)
-    if not gate or activation_behind(program, consumer) is None:
+    if not gate or following_activation(program, consumer) is None:
         return ReconstructionTarget(plain, beside, gain)
     return ReconstructionTarget(plain, beside, gain, _level(program, consumer, original, scale), _safe(scale))
 
 
-def activation_behind(program: Program, consumer: ConsumerLayer) -> tuple[int, Function | None] | None:
+def following_activation(program: Program, consumer: ConsumerLayer) -> tuple[int, Function | None] | None:
     """Return the activation that alone takes what a consumer, its batch norm and its addition give, if it is known.
 
     That is its operator and its function, which is None for a ReLU.

@@ -74,7 +74,7 @@ def _error(
     device, dtype = program.device, program.dtype
     inputs = random_like(resized_example(example, program.batch_size), dtype, device)
     tensors, constants = _as_stored(network, small, device, dtype)
-    masks = removed_at_reads(program, grouping, network.kept)
+    masks = removed_input_positions(program, grouping, network.kept)
     expected = masked_outputs(program, masks, tensors, constants, list(tensors_in(arguments(inputs))))
     here = all((t.device, t.dtype) == (device, dtype) for t in small.parameters() if t.is_floating_point())
     return difference(
@@ -96,7 +96,7 @@ def _as_stored(
     return tensors, {op: rounded(t, narrow) for op, t in network.biases.items()}
 
 
-def removed_at_reads(program: Program, grouping: Grouping, kept: Kept) -> Masks:
+def removed_input_positions(program: Program, grouping: Grouping, kept: Kept) -> Masks:
     """Return the positions of removed channels at every operator that reads any."""
     stays = np.append(atoms_kept(grouping, kept), True)  # CONSTANT = -1 finds the last entry
     found: dict[int, list[tuple[int, int, Tensor]]] = {}

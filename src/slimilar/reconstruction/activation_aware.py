@@ -1,11 +1,11 @@
-r"""From least squares towards what counts behind the activation that follows a consumer.
+r"""Refine a least-squares fit by the error behind the activation that follows a consumer.
 
-What is wanted is not the consumer's output y but $f(u)$ with $u = s (y - \ell)$: the batch norm behind it has the
-scale s and is zero at the level $\ell$. Least squares counts every error of y; these steps, with the factorisation that
-least squares has left, count it as much as it shows behind f.
+The target is not the consumer's output y but $f(u)$ with $u = s (y - \ell)$: the batch norm behind it has the scale s
+and is zero at the level $\ell$. Least squares weights every error of y alike. The steps below reuse its factorisation
+and weight an error by its effect on f(u).
 
-- ReLU and ReLU6: what the original keeps below zero counts only if the consumer would rise above it. That is convex.
-- Smooth ones (SiLU, hardswish, GELU, leaky ReLU, ...): an error counts by the squared slope of the secant,
+- ReLU and ReLU6: where the original is below zero, only an output above zero is an error. That loss is convex.
+- Smooth activations (SiLU, hardswish, GELU, leaky ReLU, ...): an error is weighted by the squared slope of the secant,
   $((f(u) - f(\hat u)) / (u - \hat u))^2$, at most 1, so that the steps stay those of a majorant.
 """
 
@@ -52,7 +52,7 @@ def function_of(instruction: Instruction) -> tuple[bool, Function | None]:
 
 
 @dataclass(frozen=True, eq=False)
-class Rectified:
+class ReluSamples:
     """Samples in front of a ReLU that opens upwards: x, what is wanted there, and the most that may be missing."""
 
     x: Tensor
@@ -66,7 +66,7 @@ class Rectified:
 
 
 @dataclass(frozen=True, eq=False)
-class Smooth:
+class SmoothActivationSamples:
     """Samples in front of a smooth activation: x, what is wanted there, and the level at which its input is zero."""
 
     x: Tensor
@@ -98,7 +98,7 @@ def refine(
         sign = torch.ones_like(behind.scale).to(y)
     behind = FollowingActivation(behind.scale.to(y), behind.function)
     pieces = [
-        Rectified(a, b, c) if behind.function is None else Smooth(a, b, c, behind)
+        ReluSamples(a, b, c) if behind.function is None else SmoothActivationSamples(a, b, c, behind)
         for a, b, c in zip(*(t.split(_PIECE) for t in (x, y, level)), strict=True)
     ]
     sign = sign.to(kernel)
@@ -123,8 +123,8 @@ def _open(y: Tensor, level: Tensor, sign: Tensor) -> None:
 
 
 def _accelerated(
-    pieces: Sequence[Rectified | Smooth], kernel: Tensor, middle: Tensor, centre: Tensor, prior: Tensor,
-    strength: float, factor: Tensor, steps: int,
+    pieces: Sequence[ReluSamples | SmoothActivationSamples], kernel: Tensor, middle: Tensor, centre: Tensor,
+    prior: Tensor, strength: float, factor: Tensor, steps: int,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """Take accelerated steps in the metric of the patches; `middle` is the output at their mean."""
     count, metric = sum(len(p.x) for p in pieces), factor.float()

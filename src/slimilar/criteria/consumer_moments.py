@@ -15,8 +15,8 @@ from slimilar.calibration.consumers import ConsumerLayer, pixels
 from slimilar.calibration.program import Program
 from slimilar.criteria.base import free_units
 from slimilar.criteria.group_consumers import GroupConsumers
-from slimilar.reconstruction.channel_mixing import StandIn, absorb, regression, zeros_instead
-from slimilar.reconstruction.ridge import held_out_strength, stand_in_statistics
+from slimilar.reconstruction.channel_mixing import Replacement, absorb, regression, zero_replacement
+from slimilar.reconstruction.ridge import held_out_strength, removed_channel_statistics
 from slimilar.reconstruction.solvers import Elimination, SampleMoments, backward_elimination, ridge
 from slimilar.utils.devices import room
 from slimilar.utils.precision import exact
@@ -27,7 +27,7 @@ _LARGEST = 4096  # positions of a consumer whose covariance is worth holding
 _LIVE = 150_000_000  # numbers held of all images; where activations are large, some images join later
 
 
-class ImagesUnderWay:
+class BatchedForward:
     """Images on their way through the network, in batches of one size; where activations are large, some wait."""
 
     def __init__(self, program: Program, batches: Sequence[Tensor]) -> None:
@@ -55,7 +55,7 @@ class ImagesUnderWay:
 
 
 @dataclass(eq=False)
-class Observation:
+class ConsumerMoments:
     """The weights of a network and, by the operators of consumers seen so far, the moments of what they see."""
 
     tensors: replay.Tensors
@@ -67,8 +67,8 @@ class Observation:
     def note(
         self,
         consumer: ConsumerLayer,
-        fit: ImagesUnderWay,
-        check: ImagesUnderWay | None,
+        fit: BatchedForward,
+        check: BatchedForward | None,
         generator: torch.Generator,
     ) -> None:
         """Note what a consumer sees, and how strong a ridge lets half of its channels stand in for the other half."""
@@ -82,7 +82,8 @@ class Observation:
             self.strengths[consumer.op] = CAREFUL
             return
         a, b = (
-            stand_in_statistics(m.count, m.mean(), m.covariance(), kept, removed) for m in (seen, checked)
+            removed_channel_statistics(m.count, m.mean(), m.covariance(), kept, removed)
+            for m in (seen, checked)
         )
         power = self.kernels(consumer).diagonal()[removed]
         nothing = a.mean.new_zeros(len(kept), len(removed))
@@ -108,7 +109,7 @@ class Observation:
     def mixed(self, consumer: ConsumerLayer, gone: NDArray[np.int64]) -> tuple[Tensor, Tensor]:
         """Return a consumer's kernel in which channels stand in for those that left, and the constant."""
         weight = self.tensors[consumer.weight]
-        stand_in: StandIn = zeros_instead
+        stand_in: Replacement = zero_replacement
         if consumer.op in self.covariances:
             stand_in = regression(
                 self.means[consumer.op], self.covariances[consumer.op], self.strengths[consumer.op]

@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from helpers.fitting import generator
 from slimilar.calibration.program import record
-from slimilar.reconstruction.behind_activation import FollowingActivation, function_of
+from slimilar.reconstruction.activation_aware import FollowingActivation, function_of
 from slimilar.reconstruction.patches import ChannelChoice, Fit, Samples, fit
 
 SMOOTH = {
