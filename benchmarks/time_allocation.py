@@ -1,4 +1,4 @@
-"""Accuracy at equal measured time: channels that leave by FLOPs against channels that leave by milliseconds.
+"""Accuracy at equal measured time: channels removed by FLOPs against channels removed by milliseconds.
 
     python benchmarks/time_allocation.py --data FOLDER --networks mobilenetv2-imagenet
 
@@ -63,7 +63,7 @@ def table(rows: RowLedger) -> str:
         "",
         "`python benchmarks/time_allocation.py --data FOLDER`, seed 0. ONNX Runtime, one thread, no fine-tuning.",
         "",
-        "| network | time asked for | channels leave by | time measured | FLOPs left | accuracy | images |",
+        "| network | time asked for | channels removed by | time measured | FLOPs left | accuracy | images |",
         "|---|---|---|---|---|---|---|",
     ]
     lines = [
