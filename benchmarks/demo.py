@@ -29,11 +29,11 @@ def main() -> None:
     found = json.loads(done.stdout)
     print_header("python benchmarks/demo.py", SEED)
     print()
-    print(f"{'what is done':<12} {'FLOPs':>9} {'parameters':>11} {'accuracy':>9} {'ms':>7}  time (95 %)")
+    print(f"{'what is done':<14} {'FLOPs':>9} {'parameters':>11} {'accuracy':>9} {'ms':>7}  time (95 %)")
     times, ratios = found["milliseconds"], found["ratios"]
     print(line("original", found, times["1.0"]["value"], None))
     for row in found["settings"]:
-        share = str(row["share"]) if row["how"] == "fitted" else None
+        share = str(row["share"]) if row["how"] == "span" else None
         print(
             line(row["how"], row, times[share]["value"] if share else None, ratios[share] if share else None)
         )
@@ -44,7 +44,7 @@ def line(how: str, row: dict[str, float], ms: float | None, ratio: dict[str, flo
     time = "" if ms is None else f"{ms:.1f}"
     text = "" if ratio is None else f"{ratio['value']:.2f} ({ratio['low']:.2f}..{ratio['high']:.2f})"
     costs = f"{human(row['flops']):>9} {human(row['params']):>11}"
-    return f"{how:<12} {costs} {100 * row['accuracy']:>7.1f} % {time:>7}  {text}".rstrip()
+    return f"{how:<14} {costs} {100 * row['accuracy']:>7.1f} % {time:>7}  {text}".rstrip()
 
 
 if __name__ == "__main__":

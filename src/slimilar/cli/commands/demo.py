@@ -34,12 +34,12 @@ SHARES = (0.5, 0.3)
 HALF = 0.5  # the one of them that is saved
 CHOSEN_BY = "span"  # the criterion that looks at images
 BATCH = 32  # images at once when time is measured
-REMOVED, MENDED, REFITTED, FITTED = "removed", "mended", "refitted", "fitted"
+PLAIN, DATA_FREE, LEAST_SQUARES, SPAN = "plain removal", "data-free", "least squares", "span"
 HOW = {
-    REMOVED: "similar channels removed (no data)",
-    MENDED: "same, with data-free reconstruction",
-    REFITTED: "same, reconstructed on 256 images",
-    FITTED: "chosen and reconstructed on 256 images",
+    PLAIN: "similar channels removed (no data)",
+    DATA_FREE: "same, with data-free reconstruction",
+    LEAST_SQUARES: "same, reconstructed on 256 images",
+    SPAN: "chosen and reconstructed on 256 images",
 }
 
 
@@ -149,12 +149,12 @@ class _Demo:
 
         done = SHARES.index(share) * len(HOW) + list(HOW).index(how)
         tell.stage(f"pruning to {share:.0%} of the FLOPs: {HOW[how]}", done, len(SHARES) * len(HOW))
-        images = self.shown if how in (REFITTED, FITTED) else None
+        images = self.shown if how in (LEAST_SQUARES, SPAN) else None
         found = Planned(
-            fitted if how == FITTED else self.plan,
+            fitted if how == SPAN else self.plan,
             PlanOptions(seed=self.seed),
             images,
-            reconstruction="none" if how == REMOVED else "linear",
+            reconstruction="none" if how == PLAIN else "linear",
         )
         return pruned(Output(quiet=True), self.opened, found, PruningTarget("flops", share))
 
@@ -163,8 +163,8 @@ def _show_accuracy(out: Output, accuracy: float, count: int, rows: list[DemoRow]
     low, high = wilson(accuracy, count)
     lines = [["", "the original network", percent(accuracy), f"[green]{bar(accuracy)}[/]"]]
     for row in rows:
-        colour = {REMOVED: "red", MENDED: "dark_orange", REFITTED: "yellow", FITTED: "green"}[row.how]
-        first = f"-{1 - row.share:.0%}".replace("%", " %") if row.how == REMOVED else ""
+        colour = {PLAIN: "red", DATA_FREE: "dark_orange", LEAST_SQUARES: "yellow", SPAN: "green"}[row.how]
+        first = f"-{1 - row.share:.0%}".replace("%", " %") if row.how == PLAIN else ""
         lines.append([first, HOW[row.how], percent(row.accuracy), f"[{colour}]{bar(row.accuracy)}[/]"])
     out.table(["FLOPs", "<method", "accuracy", "<"], lines, "Accuracy without any fine-tuning")
     reach = f"{50 * (high - low):.1f}"
@@ -193,7 +193,7 @@ def _show_time(out: Output, plan: Plan, rows: list[DemoRow], timings: Timings) -
 
     lines = []
     costs = {1.0: (plan.before.flops, plan.before.params)}
-    costs |= {row.share: (row.flops, row.params) for row in rows if row.how == FITTED}
+    costs |= {row.share: (row.flops, row.params) for row in rows if row.how == SPAN}
     for share, (flops, params) in costs.items():
         ms, ratio = timings.milliseconds(str(share)), timings.ratio(str(share), "1.0")
         times = [less(1, ratio.value), f"-{100 - 100 * ratio.high:.0f}..-{100 - 100 * ratio.low:.0f} %"]
@@ -217,7 +217,7 @@ def _write(
 
     points = [Point("original", plan.before.flops, accuracy)]
     points += [Point(HOW[row.how], row.flops, row.accuracy) for row in rows]
-    times = {1.0: plan.before.flops} | {row.share: row.flops for row in rows if row.how == FITTED}
+    times = {1.0: plan.before.flops} | {row.share: row.flops for row in rows if row.how == SPAN}
     curve = [(flops, timings.milliseconds(str(share)).value) for share, flops in times.items()]
     device = f"batches of {BATCH} on {device_name(device_of(opened.model))}"
     cut = plan.at(flops=HALF)
@@ -252,7 +252,7 @@ def _table(plan: Plan, accuracy: float, rows: list[DemoRow], timings: Timings) -
             "parameters": human(row.params),
             "accuracy": percent(row.accuracy),
             f"time for {BATCH} images": ""
-            if row.how in (REMOVED, MENDED, REFITTED)
+            if row.how in (PLAIN, DATA_FREE, LEAST_SQUARES)
             else f"{timings.milliseconds(str(row.share)).value:.1f} ms",
         }
         for row in [original, *rows]
