@@ -50,7 +50,7 @@ def test_the_demo_shows_what_each_way_keeps(tmp_path):
     assert re.search(r"4[1-4]\.\d\d M +-5\d\.\d %", text), "half of the FLOPs"
     page = (folder / "report.html").read_text()
     assert "Slimilar demo" in page
-    assert demo.HOW[demo.FITTED] in page
+    assert demo.HOW[demo.SPAN] in page
     assert "http://" not in page.replace("http://www.w3.org", "")
     small = slimilar.load(folder / "model.safetensors")
     assert sum(p.numel() for p in small.parameters()) < 1_200_000
@@ -75,6 +75,6 @@ def test_the_whole_demo(tmp_path):
     command = [sys.executable, "-m", "slimilar", "demo", "-o", str(tmp_path), "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=900, check=True)
     found = json.loads(done.stdout)
-    kept = {row["share"]: row["accuracy"] for row in found["settings"] if row["how"] == demo.FITTED}
+    kept = {row["share"]: row["accuracy"] for row in found["settings"] if row["how"] == demo.SPAN}
     assert kept[0.5] > found["accuracy"] - 0.04
     assert kept[0.3] > found["accuracy"] - 0.10
