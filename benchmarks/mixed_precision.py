@@ -2,8 +2,8 @@
 
     python benchmarks/mixed_precision.py > benchmarks/results/mixed_precision.txt
 
-`train()` as users run it, for 10 steps of 64 random images of 32 pixels: VGG-16 and ResNet-56, whole and pruned to half of
-their FLOPs in multiples of 16. Printed are images for each second of processor time of one thread, the best of three
+`train()` as users run it, for 10 steps of 64 random images of 32 pixels: VGG-16 and ResNet-56, whole and pruned to half
+of their FLOPs in multiples of 16. Printed are images for each second of processor time of one thread, the best of three
 rounds, and the ratio. A processor that announces bfloat16 without having it stops here with an illegal instruction.
 """
 
