@@ -221,3 +221,17 @@ class Detector(nn.Module):
 def test_a_detector_is_told_how_to_be_passed() -> None:
     with pytest.raises(NotReplayable, match=r"meta tensors.*RawPredictions\(model\) instead"):
         slimilar.prune(Detector().eval(), images(1), flops=0.6, calibration=images(32))
+
+
+def test_numbers_before_an_operator_are_those_that_a_run_holds_there() -> None:
+    net = small_net()
+    structure = find_structure(net, images(1))
+    program = program_of(net, images(1), structure, 4)
+    values, position = replay.start(program, [images(4)]), 0
+    stops = sorted(consumer.op for consumer in find_consumers(program.trace, structure.grouping, program))
+    assert len(stops) > 1
+    for stop, expected in zip(stops, program.numbers_before(stops), strict=True):
+        replay.run(program, values, named_tensors(net), position, stop)
+        position = stop
+        held = [t for v, t in values.items() if program.trace.values[v].dynamic]  # not a transposed weight
+        assert sum(t.numel() for t in held) == expected

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -11,14 +12,17 @@ from torch import Tensor, nn
 import slimilar
 from helpers.fitting import duplicate, generator, images, small_net
 from slimilar import models
+from slimilar.calibration.batches import batch_size
+from slimilar.calibration.program import Program
 from slimilar.criteria import Span, available, facts
 from slimilar.errors import InvalidInput
 from slimilar.graph.tracing import trace
 from slimilar.reconstruction import least_squares
 from slimilar.reconstruction.apply import reconstructed_model
 from slimilar.reconstruction.gaussian import expect
-from slimilar.reconstruction.least_squares import Settings
+from slimilar.reconstruction.least_squares import Network, Settings
 from slimilar.reconstruction.patches import Samples, fit
+from slimilar.reconstruction.targets import Pair
 from slimilar.utils.modules import named_tensors
 
 
@@ -278,3 +282,34 @@ def test_sums_over_channels_do_not_see_removed_ones_while_fitting() -> None:
         with torch.no_grad():
             errors.append(float((small(x) - net(x)).square().mean()))
     assert errors[1] < 0.5 * errors[0]
+
+
+class Widening(nn.Sequential):
+    """Holds eight times as many numbers at its second consumer as at its first."""
+
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        super().__init__(
+            nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Conv2d(8, 64, 1), nn.ReLU(), nn.Conv2d(64, 4, 1)
+        )
+
+
+def test_images_join_only_as_later_layers_have_room_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, as many joined as the first layer could hold: memory grew with the number of images."""
+    together: list[int] = []
+    fit = least_squares._fit
+
+    def counting(program: Program, network: Network, pairs: Sequence[Pair], *args: Any) -> None:
+        together.append(len(pairs))
+        fit(program, network, pairs, *args)
+
+    monkeypatch.setattr(least_squares, "_fit", counting)
+    net, x = Widening().eval(), images(256)
+    each = (
+        2 * 64 * x[0, 0].numel() * batch_size(x[:1])
+    )  # numbers of both versions of a batch, at the second consumer
+    for most in (2, 3, 1000):
+        together.clear()
+        monkeypatch.setattr(least_squares, "_GROWN", most * each)
+        slimilar.prune(net, x[:1], ratio=0.5, criterion="magnitude-l2", calibration=x)
+        assert together == [min(most, 256 // batch_size(x[:1]))] * 2

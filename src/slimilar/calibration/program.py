@@ -9,7 +9,7 @@ a batch size that was not wanted before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any
@@ -99,6 +99,17 @@ class Program:
         """How many numbers all its values hold for one image."""
         sizes = (int(np.prod(value.shape)) for value in self.trace.values if value.dynamic)
         return sum(sizes) // max(1, self.batch_size)
+
+    def numbers_before(self, stops: Sequence[int]) -> list[int]:
+        """Return how many numbers values hold right before some operators, if each is freed after its last use."""
+        change = np.zeros(len(self.instructions) + 2, np.int64)
+        for v, last in self.last_use.items():
+            value = self.trace.values[v]
+            if value.dynamic:
+                change[self.makers.get(v, -1) + 1] += int(np.prod(value.shape))
+                change[min(last, len(self.instructions)) + 1] -= int(np.prod(value.shape))
+        held = np.cumsum(change)
+        return [int(held[stop]) for stop in stops]
 
     def moved(self, device: torch.device, dtype: torch.dtype) -> Program:
         """Return the same program on another device or in another precision."""

@@ -42,6 +42,7 @@ Kept = NDArray[np.bool_]
 
 _AHEAD = 40_000_000  # numbers that the original wrote ahead of the pruned network, of all batches
 LIVE = 170_000_000  # numbers that both versions hold; where activations are large, some images join later
+_GROWN = 640_000_000  # and that they may come to hold at a later consumer
 _PASSES = 32  # multiply-adds that one look at an output is worth: it is memory that takes the time
 _CAREFUL = 1.0  # the ridge where a single image leaves nothing to measure on
 LARGEST = 6000  # unknowns of one output channel; beyond, only channels are mixed and kernels keep their shape
@@ -132,12 +133,17 @@ def fit_consumers(
         )
     touched = [s for s in consumers if settings.polish or not _stays(s, kept).all()]
     pairs, waiting, position = [_pair(program, batches[0])], list(batches[1:]), 0
+    held = program.numbers_before([s.op for s in touched])
     with torch.no_grad():
         for i, consumer in enumerate(touched):
             for pair in pairs:
                 _advance(program, network, pair, position, consumer.op)
             position = consumer.op
-            while waiting and (len(pairs) + 1) * _live(pairs[0]) <= room(program.device, LIVE):
+            most = min(
+                room(program.device, LIVE) // max(1, _live(pairs[0])),
+                room(program.device, _GROWN) // max(1, 2 * max(held[i:])),
+            )
+            while waiting and len(pairs) < most:
                 pairs.append(_pair(program, waiting.pop(0)))
                 _advance(program, network, pairs[-1], 0, position)
             _fit(program, network, pairs, consumer, exchange, settings)
