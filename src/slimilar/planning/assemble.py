@@ -61,7 +61,7 @@ def nothing_to_prune(frozen: Sequence[Frozen]) -> NothingToPrune:
         )
     common = sorted(reasons, key=lambda reason: -len(reasons[reason]))[:5]  # the most frequent first
     reasons_listed = "; ".join(f"{listed(reasons[reason])}: {reason}" for reason in common)
-    message = f"the model must have channels that can be removed, but none can be removed ({reasons_listed})"
+    message = f"the model must have channels that can be removed, but none can ({reasons_listed})"
     if any(f.kind is FreezeKind.UNTRAINED_NORM for f in frozen):
         load = Option("weights", "FILE", "a model with its weights loaded")
         return NothingToPrune(f"{message}. Does the model lack its trained weights? Pass ", load)

@@ -50,10 +50,10 @@ def product(*args: Any) -> Tensor | None:
     shape = convolution_shape(*args) if small and groups == 1 and not any(padding) else None
     if shape is None:
         return None
-    last = x[(..., *(slice(None, None, step) for step in stride))].movedim(1, -1)
-    made = linear(
-        last.reshape(-1, x.shape[1]), weight.flatten(1), bias
-    )  # of one matrix: several take twice as long
+    places = (..., *(slice(None, None, step) for step in stride))
+    last = x[places].movedim(1, -1)
+    # of one matrix: several take twice as long
+    made = linear(last.reshape(-1, x.shape[1]), weight.flatten(1), bias)
     return made.view(*last.shape[:-1], shape[1]).movedim(-1, 1).contiguous()
 
 
