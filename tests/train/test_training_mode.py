@@ -46,7 +46,7 @@ def test_statistics_stay_where_they_are_frozen(freeze, tmp_path):
 def test_statistics_are_frozen_in_short_trainings_alone(epochs, freeze):
     """Two steps are fewer than three, four are not."""
     model = train(network(), TRAIN.first(64), SHORT).model
-    recipe = Recipe(epochs=epochs, batch_size=32, lr=0.05, free_steps=3)
+    recipe = Recipe(epochs=epochs, batch_size=32, lr=0.05, freeze_below_steps=3)
     result = train(model, TRAIN.first(64), recipe).model
     kept = [torch.equal(a, b) for a, b in zip(statistics(model), statistics(result), strict=True)]
     assert all(kept) if freeze else not any(kept)

@@ -37,7 +37,7 @@ def test_precisions_that_a_device_lacks_are_refused(monkeypatch: pytest.MonkeyPa
         dtype_named("half", cpu)
     with pretend_device(float64=False) as device, pytest.raises(InvalidInput, match="use float32"):
         dtype_named("float64", device)
-    monkeypatch.setattr(devices, "_cpu_has_bfloat16", lambda: False)
+    monkeypatch.setattr(devices, "cpu_has_bfloat16", lambda: False)
     with pytest.raises(InvalidInput, match="illegal instruction"):
         dtype_named("bfloat16", cpu)
 

@@ -102,8 +102,8 @@ def finetune(
     """Fine-tune a pruned network. As ``train``, but the result also holds the accuracy before fine-tuning.
 
     ``recipe="reconstructed"`` is for networks that were reconstructed on calibration images: it freezes batch-norm
-    statistics in short trainings. It also
-    works without labels: ``finetune(result.model, images, "reconstructed", teacher=original)``.
+    statistics in short trainings. Without labels:
+    ``finetune(result.model, images, "reconstructed", teacher=original)``.
     """
     start = None if test is None else evaluate(model, test).accuracy
     result = train(model, data, recipe, test=test, **options)

@@ -23,8 +23,8 @@ class Recipe:
     counts the images of all processes together. ``ema`` is the decay of the averaged weights, None for no
     average. ``clip`` is the largest norm of a step's gradient; a larger one is scaled down. With
     ``freeze_statistics`` batch norms keep and use their means and variances, while scales and shifts are trained.
-    Few and small batches estimate the statistics worse than a fit to images has left them, so ``free_steps`` freezes
-    them only in a training of fewer steps than that. ``no_dropout`` turns
+    Few and small batches estimate the statistics worse than a fit to images has left them, so with
+    ``freeze_below_steps`` they are frozen only in a training of fewer steps than that. ``no_dropout`` turns
     dropout layers off in training: a pruned network has little to spare, and a fit was made without them. A training
     of fewer than ``full_rate_steps`` steps has a lower rate in proportion: it ends before a large one has paid.
     """
@@ -43,7 +43,7 @@ class Recipe:
     freeze_statistics: bool = False
     no_dropout: bool = False
     full_rate_steps: int | None = None
-    free_steps: int | None = None
+    freeze_below_steps: int | None = None
 
     def __post_init__(self) -> None:
         problems = {
@@ -59,7 +59,8 @@ class Recipe:
             "clip must be None or positive": self.clip is not None and not self.clip > 0,
             "full_rate_steps must be None or positive": self.full_rate_steps is not None
             and self.full_rate_steps < 1,
-            "free_steps must be None or positive": self.free_steps is not None and self.free_steps < 1,
+            "freeze_below_steps must be None or positive": self.freeze_below_steps is not None
+            and self.freeze_below_steps < 1,
         }
         for problem, found in problems.items():
             if found:
@@ -73,21 +74,30 @@ class Recipe:
         >>> "freeze_statistics" in RECIPES["quick"].terms()
         False
         """
-        later = {"freeze_statistics": False, "no_dropout": False, "full_rate_steps": None, "free_steps": None}
+        later = {
+            "freeze_statistics": False,
+            "no_dropout": False,
+            "full_rate_steps": None,
+            "freeze_below_steps": None,
+        }
         return {n: value for n, value in asdict(self).items() if n not in later or value is not later[n]}
 
     def on(self, steps: int) -> Recipe:
         """Return the recipe for epochs of so many steps: with the rate and the statistics of a training so long.
 
-        >>> recipe = Recipe(epochs=2, batch_size=64, lr=0.03, full_rate_steps=400, free_steps=600)
+        >>> recipe = Recipe(epochs=2, batch_size=64, lr=0.03, full_rate_steps=400, freeze_below_steps=600)
         >>> [(found.lr, found.freeze_statistics) for found in map(recipe.on, (50, 200, 500))]
         [(0.0075, True), (0.03, True), (0.03, False)]
         """
+        if self.full_rate_steps is None and self.freeze_below_steps is None:
+            return self
         total = self.epochs * steps
         share = 1.0 if self.full_rate_steps is None else min(1.0, total / self.full_rate_steps)
-        frozen = self.freeze_statistics or (self.free_steps is not None and total < self.free_steps)
+        frozen = self.freeze_statistics or (
+            self.freeze_below_steps is not None and total < self.freeze_below_steps
+        )
         return replace(
-            self, lr=self.lr * share, full_rate_steps=None, freeze_statistics=frozen, free_steps=None
+            self, lr=self.lr * share, full_rate_steps=None, freeze_statistics=frozen, freeze_below_steps=None
         )
 
     def learning_rate(self, epoch: float) -> float:
@@ -140,7 +150,7 @@ RECIPES = MappingProxyType(
             clip=1.0,
             no_dropout=True,
             full_rate_steps=100,
-            free_steps=500,
+            freeze_below_steps=500,
         ),
     }
 )

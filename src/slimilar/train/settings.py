@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from slimilar.errors import InvalidInput
 from slimilar.train.loss import Distillation
+from slimilar.utils.devices import cpu_has_bfloat16
 
 Precision = Literal["auto", "float32", "float16", "bfloat16"]
 
@@ -62,6 +63,11 @@ class TrainingSettings:
 
     def autocast_dtype(self, device: torch.device) -> torch.dtype | None:
         """Return the type for mixed precision on a device, None for float32 throughout."""
+        if self.precision == "bfloat16" and device.type == "cpu" and not cpu_has_bfloat16():
+            raise InvalidInput(
+                "bfloat16 mixed precision needs a CPU that supports it, but here it fails with an illegal instruction; "
+                "use float32"
+            )
         if self.precision != "auto":
             return {"float32": None, "float16": torch.float16, "bfloat16": torch.bfloat16}[self.precision]
         if device.type != "cuda":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from functools import cache
 from typing import Any
 
 import torch
@@ -69,7 +70,7 @@ def dtype_named(name: str, device: torch.device) -> torch.dtype:
         raise InvalidInput(Option("dtype"), f" must be one of {', '.join(_DTYPES)}, got {name!r}")
     if name == "float64" and not has_float64(device):
         raise InvalidInput(Option("dtype"), f" must be one that {device} has, got float64; use float32")
-    if name == "bfloat16" and device.type == "cpu" and not _cpu_has_bfloat16():
+    if name == "bfloat16" and device.type == "cpu" and not cpu_has_bfloat16():
         raise InvalidInput(
             Option("dtype"), " must be one that this CPU supports, got bfloat16, which fails with an "
             "illegal instruction; use float32 or float16",
@@ -77,7 +78,8 @@ def dtype_named(name: str, device: torch.device) -> torch.dtype:
     return _DTYPES[name]
 
 
-def _cpu_has_bfloat16() -> bool:
+@cache
+def cpu_has_bfloat16() -> bool:
     """Try it in a process of its own: some processors announce it and then stop at an illegal instruction."""
     code = "import torch; torch.nn.Conv2d(16, 16, 3).bfloat16()(torch.ones(2, 16, 8, 8).bfloat16())"
     return subprocess.run([sys.executable, "-c", code], capture_output=True, check=False).returncode == 0
