@@ -49,28 +49,27 @@ def compared(
     With `apart` networks whose consumers were fitted to them are fine-tuned by the scale's recipe for those.
     """
     experiment.base(name)
-    wanted = product(methods, budgets, _seeds(experiment))
-    if all(_known(experiment, name, m, b, s, seed) for m, b, seed in wanted for s in _substitutes(m)):
-        return
     collect(experiment, name, methods, budgets)
-    # The headline first, then the paper's rows, in case there is no time for more.
-    both = (OWN, LINEAR)
-    for seed in _seeds(experiment):
-        for some, substitutes in (
-            (methods[:1], (OWN,)),
-            (methods[:1], both),
-            (methods, (OWN,)),
-            (methods, both),
-        ):
-            terms = _terms(experiment, name, some, budgets, substitutes, sparse_epochs, images)
-            terms = replace(terms, seeds=(seed,))
-            if apart:
-                kind = experiment.network(name).kind
-                terms = replace(
-                    terms, fitted_recipe=experiment.scale.fitted and experiment.scale.recipe(kind, True)
-                )
+    kind = experiment.network(name).kind
+    fitted = experiment.scale.recipe(kind, True) if apart and experiment.scale.fitted else None
+    for seed, (method, substitute) in product(_seeds(experiment), _by_importance(methods)):
+        in_rows = own_reconstruction(method) if substitute == OWN else substitute
+        if any(not _known(experiment, name, method, b, in_rows, seed) for b in budgets):
+            terms = _terms(experiment, name, [method], budgets, (substitute,), sparse_epochs, images)
+            terms = replace(terms, seeds=(seed,), fitted_recipe=fitted)
             compare(_subject(experiment, name), terms, experiment.work / name, progress=_tell)
             collect(experiment, name, methods, budgets)
+
+
+def _by_importance(methods: Sequence[str]) -> list[tuple[str, str]]:
+    """Return methods with reconstructions: the headline, then the rows of the paper, then the others.
+
+    >>> _by_importance(["Ours", "NS"])
+    [('Ours', 'own'), ('Ours', 'linear'), ('NS', 'own'), ('NS', 'linear')]
+    """
+    first, *others = methods
+    own, fitted = ([(m, s) for m in others] for s in (OWN, LINEAR))
+    return [(first, OWN), (first, LINEAR), *own, *fitted]
 
 
 def collect(experiment: ExperimentRun, name: str, methods: Sequence[str], budgets: Sequence[str]) -> None:
@@ -124,10 +123,6 @@ def _terms(
 
 def _tell(event: Event) -> None:
     print(f"{event.done}/{event.total} {event.title}", file=sys.stderr, flush=True)
-
-
-def _substitutes(method: str) -> set[str]:
-    return {own_reconstruction(method), LINEAR}
 
 
 def own_reconstruction(method: str) -> str:

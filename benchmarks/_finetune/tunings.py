@@ -39,7 +39,7 @@ _TRIALS: dict[
     tuple[int, int], dict[str, tuple[str, ...]]
 ] = {  # by training images and epochs, then by start; the most telling first
     (20_000, 3): {
-        "auto": ("frozen 0.03", "taught 0.03", "taught 0.1", "frozen 0.1"),
+        "auto": ("frozen 0.03", "taught 0.03", "taught 0.1", "taught 0.01"),
         "none": ("plain 0.03", "plain 0.1"),
     },
     (20_000, 1): {"auto": ("frozen 0.03", "frozen 0.003")},
