@@ -76,7 +76,7 @@ def find_consumers(trace: Trace, grouping: Grouping, program: Program) -> list[C
         units = np.where(read.atoms >= 0, grouping.unit_of[read.atoms], -1)
         homes = np.searchsorted(starts, read.weight, side="right") - 1  # every atom is a position of one axis
         home = axes[homes[0]]
-        value = _input_slot(program.instructions[read.op])
+        value = input_slot(program.instructions[read.op])
         if value == read.value and (homes == homes[0]).all() and _takes_whole(program, read.op, home.tensor):
             index = np.asarray(read.weight, np.int64) - home.first
             groups = _groups(program.instructions[read.op])
@@ -143,7 +143,7 @@ def _is_view(program: Program, given: Any, weight: str) -> bool:
     return isinstance(given, Held) and given.name == weight
 
 
-def _input_slot(instruction: Instruction) -> int | None:
+def input_slot(instruction: Instruction) -> int | None:
     """Return the activation among an operator's inputs."""
     name = instruction.func.name()
     if "convolution" in name:

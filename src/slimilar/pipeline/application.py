@@ -141,7 +141,7 @@ def _reconstructed(
     error = _verify_reconstructed(model, example, plan.structure, made) if verify else None
     done = remember(model, made.model, made.surgery)
     cut = replace(made.cut, cost=_cost_of(made, example, plan.structure)) if done.biases else made.cut
-    return Result(made.model, cut, plan, done, error, method)
+    return Result(made.model, cut, plan, done, error, method, notes=made.notes)
 
 
 def _cost_of(made: ReconstructedModel, example: Example, structure: Structure) -> Cost:

@@ -100,7 +100,14 @@ def _look(
     parts = hold_out(_some(images, count))
     fit = images.only(torch.cat(parts.fit))
     settings = Settings(
-        form="quick", seed=images.seed, steps=0, effort=3e9, mirror=False, choose="none", polish=False
+        form="quick",
+        seed=images.seed,
+        steps=0,
+        effort=3e9,
+        mirror=False,
+        choose="none",
+        polish=False,
+        together=False,
     )
     wanted = [_outputs(model, example, batch) for batch in parts.measure]
     found = {}

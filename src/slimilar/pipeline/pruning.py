@@ -101,4 +101,4 @@ def prune(
             verify=verify, seed=seed, progress=progress,
         )  # fmt: skip
     synthesised = images.images if images.origin == "synthesised" else None
-    return replace(result, images=synthesised, scores=decision.scores, notes=decision.notes)
+    return replace(result, images=synthesised, scores=decision.scores, notes=(*decision.notes, *result.notes))

@@ -133,7 +133,7 @@ def _accelerated(
         faster = (1 + (1 + 4 * speed * speed) ** 0.5) / 2
         push, speed = (speed - 1) / faster, faster
         at, at_middle = kernel + push * (kernel - before), middle + push * (middle - before_middle)
-        given, base = (t.float().to(pieces[0].x.device) for t in (at, at_middle - centre @ at))
+        given, base = (t.to(pieces[0].x) for t in (at, at_middle - centre @ at))
         pull, shift = torch.zeros_like(kernel), torch.zeros_like(middle)
         for p in pieces:
             missing = p.missing(torch.addmm(base, p.x, given))

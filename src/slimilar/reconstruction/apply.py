@@ -15,10 +15,12 @@ from slimilar.calibration.batches import AFFORDED
 from slimilar.calibration.calibration_set import CalibrationSet, Progress, calibration_set
 from slimilar.calibration.consumers import ConsumerLayer, find_consumers
 from slimilar.calibration.flips import with_flips
+from slimilar.calibration.holdout import Holdout, hold_out
 from slimilar.calibration.program import NotReplayable, Program, program_for, program_of
 from slimilar.errors import SlimilarWarning
 from slimilar.planning.cut import Cut
 from slimilar.planning.plan import Plan
+from slimilar.reconstruction.joint_refinement import enter, image_visits, refine_together
 from slimilar.reconstruction.least_squares import ExchangeableUnits, Network, Settings
 from slimilar.reconstruction.methods import AUTO, LINEAR, OPTIONS, Reconstruction, reconstruction_method
 from slimilar.reconstruction.reconstruct import rebuild
@@ -71,6 +73,7 @@ class ReconstructedModel:
     cut: Cut
     network: Network  # the weights at the original's shapes
     program: Program  # that they were fitted with
+    notes: tuple[str, ...] = ()  # what held-out images said
 
 
 def settings_for(plan: Plan, images: int, seed: int) -> Settings:
@@ -114,7 +117,36 @@ def reconstructed_model(
     )  # fmt: skip
     cut = _with(plan, cut, network.kept)
     small, done = rebuild(model, network, consumers, surgery(plan.structure.trace, grouping, cut.mask))
-    return ReconstructedModel(small, done, cut, network, program)
+    made = ReconstructedModel(small, done, cut, network, program)
+    if not batches or not settings.together or done.stands:
+        return made
+    parts = hold_out(data.batches)
+    if len(batches) > len(data.batches):
+        parts = replace(parts, fit=[*parts.fit, *(b.flip(-1) for b in parts.fit)])
+    return _refined(made, consumers, example, parts, seed, progress)
+
+
+def _refined(
+    made: ReconstructedModel,
+    consumers: Sequence[ConsumerLayer],
+    example: Example,
+    images: Holdout,
+    seed: int,
+    progress: Progress | None,
+) -> ReconstructedModel:
+    """Return the model after steps of all layers together, where these are affordable and do good."""
+    visits = image_visits(made.cut, images)
+    if not visits:
+        return made
+    report = None if progress is None else lambda i, n: progress("refining all layers", i, n)
+    found = refine_together(
+        made.program, made.network, consumers, made.model, made.surgery, example, images, visits, seed, report
+    )
+    if found is None:
+        return replace(made, notes=("refining all layers together did no good on held-out images: left out",))
+    enter(found.changed, made.network, made.surgery)
+    told = f"divergence on held-out images {found.before:.4f} -> {found.after:.4f}"
+    return replace(made, model=found.model, notes=(f"all layers were refined together: {told}",))
 
 
 def _exchange(

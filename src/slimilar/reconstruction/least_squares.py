@@ -67,6 +67,7 @@ class Settings:
     distinct: int = 1 << 30  # batches; those behind are horizontal flips of the first ones
     mirror: bool = True  # show horizontal flips too, if the network takes them for the same
     polish: bool = True  # fit consumers that lose no channel too, once what they read has drifted
+    together: bool = True  # then refine all layers together, where that is affordable
 
 
 @dataclass(frozen=True, eq=False)

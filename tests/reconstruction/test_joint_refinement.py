@@ -1,0 +1,145 @@
+"""Steps of all layers together, after least squares: closer to the original on images that nothing was fitted to."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import slimilar
+from helpers.digits import digits
+from helpers.fitting import images, small_net
+from helpers.networks import randomise
+from slimilar.calibration.divergence import divergence
+from slimilar.calibration.holdout import hold_out
+from slimilar.data import demo_images
+from slimilar.models.preresnet import PreResNet
+from slimilar.models.resnet import ResNet
+from slimilar.reconstruction import joint_refinement
+from slimilar.reconstruction.apply import reconstructed_model, settings_for
+from slimilar.reconstruction.joint_refinement import image_visits
+
+EXAMPLE = torch.zeros(1, 3, 32, 32)
+
+
+def photos(count: int, start: int = 0) -> Tensor:
+    return demo_images("train").tensor()[start : start + count]
+
+
+def network(seed: int = 0) -> nn.Module:
+    torch.manual_seed(seed)
+    return randomise(ResNet(depth=8, width=0.5)).float()
+
+
+@torch.no_grad()
+def gap(small: nn.Module, original: nn.Module, x: Tensor) -> float:
+    return divergence([small.eval()(x)], [original.eval()(x)])
+
+
+def reader_of_digits() -> tuple[nn.Module, Tensor]:
+    """Return a residual network that was trained for a moment, and digits."""
+    torch.manual_seed(0)
+    found = digits()
+    x, y = found.tensor().expand(-1, 3, -1, -1), found.labels
+    net = ResNet(depth=8)
+    optimiser = torch.optim.Adam(net.parameters(), lr=3e-3)
+    for part in torch.arange(1000).repeat(4).split(50):
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(net(x[part]), y[part]).backward()
+        optimiser.step()
+    return net.eval(), x.contiguous()
+
+
+def test_it_comes_closer_on_images_that_it_has_never_seen() -> None:
+    net, all_digits = reader_of_digits()
+    x, unseen = all_digits[:400], all_digits[1000:]
+    plan = slimilar.analyze(net, x[:1], criterion="span", calibration=x)
+    cut, settings = plan.at(flops=0.5, round_to=1), settings_for(plan, len(x), 0)
+    alone, together = (
+        reconstructed_model(net, x[:1], plan, cut, "linear", x, 0, None, replace(settings, together=way))
+        for way in (False, True)
+    )
+    assert gap(together.model, net, unseen) < 0.95 * gap(alone.model, net, unseen)
+    assert alone.notes == ()
+    assert together.notes[0].startswith("all layers were refined together: divergence on held-out images")
+
+
+@pytest.mark.parametrize(
+    ("make", "options"),
+    [
+        (network, {}),
+        (network, {"residual": "joint"}),
+        (lambda: randomise(PreResNet(depth=11, width=0.5)).float(), {"residual": "select"}),
+        (lambda: small_net(bias=False), {}),
+        (lambda: network().double(), {}),
+    ],
+)
+def test_the_refined_model_is_verified(
+    make: Any, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = count(1)  # each look finds it closer than the one before, so that the steps count in any case
+    monkeypatch.setattr(joint_refinement, "divergence_by_image", lambda a, b: torch.tensor([1 / next(calls)]))
+    torch.manual_seed(0)
+    net = make()
+    x = images(160) if isinstance(net, nn.Sequential) else photos(160)
+    x = x.to(next(net.parameters()).dtype)
+    result = slimilar.prune(net, x[:1], flops=0.6, round_to=1, calibration=x, **options)
+    assert any(note.startswith("all layers were refined together") for note in result.notes)
+    assert result.error is not None
+    assert result.error < 1e-4
+
+
+def test_images_to_measure_on_are_never_learnt_from(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, x = network(), photos(160)
+    learnt: list[Tensor] = []
+    loss = joint_refinement._Loss.of
+
+    def noted(self: Any, tensors: Any, batch: Tensor) -> Tensor:
+        learnt.append(batch)
+        return loss(self, tensors, batch)
+
+    monkeypatch.setattr(joint_refinement._Loss, "of", noted)
+    plan = slimilar.analyze(net, EXAMPLE)
+    slimilar.apply(net, EXAMPLE, plan, plan.at(flops=0.6), calibration=x)
+    held_out = torch.cat(hold_out(list(x.split(80))).measure)
+    seen = {tuple(image.flatten()[:64].tolist()) for batch in learnt for image in (*batch, *batch.flip(-1))}
+    assert len(held_out) == 40
+    assert len(seen) > 100
+    assert seen.isdisjoint(tuple(image.flatten()[:64].tolist()) for image in held_out)
+
+
+def test_what_does_harm_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    net, x = network(), photos(160)
+    plan = slimilar.analyze(net, EXAMPLE)
+    cut, settings = plan.at(flops=0.6), settings_for(plan, len(x), 0)
+    monkeypatch.setattr(joint_refinement, "_RATES", (1e3,))
+    alone, together = (
+        reconstructed_model(net, EXAMPLE, plan, cut, "linear", x, 0, None, replace(settings, together=way))
+        for way in (False, True)
+    )
+    assert together.notes == ("refining all layers together did no good on held-out images: left out",)
+    for a, b in zip(alone.model.parameters(), together.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+
+
+def test_large_networks_and_few_images_are_left_as_they_are() -> None:
+    plan = slimilar.analyze(network(), EXAMPLE)
+    cut = plan.at(flops=0.6)
+    large = replace(cut, before=replace(cut.before, flops=10**10))
+    many, few = (hold_out(list(photos(n).split(n))) for n in (160, 100))
+    assert (image_visits(cut, many), image_visits(cut, few), image_visits(large, many)) == (8 * 120, 0, 0)
+
+
+def test_nothing_of_the_given_model_changes_and_it_is_the_same_every_time() -> None:
+    net, x = network(), photos(160)
+    before = {name: t.clone() for name, t in net.state_dict().items()}
+    a, b = (slimilar.prune(net, EXAMPLE, flops=0.6, calibration=x, seed=3).model for _ in range(2))
+    assert all(torch.equal(t, before[name]) for name, t in net.state_dict().items())
+    assert all(
+        torch.equal(s, t) for s, t in zip(a.state_dict().values(), b.state_dict().values(), strict=True)
+    )
+    assert all(p.requires_grad for p in a.parameters())
