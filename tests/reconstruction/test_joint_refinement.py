@@ -165,3 +165,30 @@ def test_nothing_of_the_given_model_changes_and_it_is_the_same_every_time() -> N
         torch.equal(s, t) for s, t in zip(a.state_dict().values(), b.state_dict().values(), strict=True)
     )
     assert all(p.requires_grad for p in a.parameters())
+
+
+def test_inference_mode_changes_nothing() -> None:
+    net, x = network(), photos(160)
+    with torch.inference_mode():
+        inside = slimilar.prune(net, EXAMPLE, flops=0.6, calibration=x)
+    outside = slimilar.prune(net, EXAMPLE, flops=0.6, calibration=x)
+    assert inside.notes == outside.notes
+    for a, b in zip(inside.model.parameters(), outside.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+        assert not a.is_inference()
+
+
+def test_where_steps_fail_what_was_fitted_is_returned_and_the_reason_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def no_gradient(*_: Any) -> Any:
+        raise NotImplementedError("derivative for aten::odd is not implemented\nmore")
+
+    monkeypatch.setattr(joint_refinement._Loss, "of", no_gradient)
+    net, x = network(), photos(160)
+    result = slimilar.prune(net, EXAMPLE, flops=0.6, calibration=x)
+    assert result.notes[-1].startswith(
+        "all layers were not refined together, because steps raised: derivative "
+    )
+    assert result.error is not None
+    assert result.error < 1e-4

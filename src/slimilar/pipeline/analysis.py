@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
 from torch import Tensor, nn
 
 from slimilar.calibration.calibration_set import (
@@ -80,6 +81,7 @@ class AnalysisOptions:
         check_needs(criterion.name, self.facts, Given(images, labels, trained))
 
 
+@torch.inference_mode(mode=False)
 def analyze(
     model: nn.Module,
     example: Example = None,

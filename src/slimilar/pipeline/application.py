@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 from warnings import warn
 
+import torch
 from torch import nn
 
 from slimilar.calibration.calibration_set import Progress, calibration_set, with_smaller_batches
@@ -40,6 +41,7 @@ from slimilar.utils.pytree import Example
 from slimilar.utils.suggestions import choose
 
 
+@torch.inference_mode(mode=False)
 def apply(
     model: nn.Module,
     example: Example,

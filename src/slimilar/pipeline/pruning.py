@@ -7,6 +7,7 @@ from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from slimilar.calibration.calibration_set import Progress, calibration_set
@@ -27,6 +28,7 @@ from slimilar.utils.modules import device_of
 from slimilar.utils.pytree import Example
 
 
+@torch.inference_mode(mode=False)  # in that mode, operators and their gradients are others
 def prune(
     model: nn.Module,
     example: Example = None,

@@ -9,6 +9,7 @@ from typing import Any
 from warnings import warn
 
 import numpy as np
+import torch
 from torch import nn
 
 from slimilar.calibration.batches import AFFORDED
@@ -139,9 +140,26 @@ def _refined(
     if not visits:
         return made
     report = None if progress is None else lambda i, n: progress("refining all layers", i, n)
-    found = refine_together(
-        made.program, made.network, consumers, made.model, made.surgery, example, images, visits, seed, report
-    )
+    try:
+        found = refine_together(
+            made.program,
+            made.network,
+            consumers,
+            made.model,
+            made.surgery,
+            example,
+            images,
+            visits,
+            seed,
+            report,
+        )
+    except torch.OutOfMemoryError:
+        raise
+    except (
+        Exception
+    ) as error:  # code that does not run once more, or has no gradient: what was fitted is sound
+        told = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        return replace(made, notes=(f"all layers were not refined together, because steps raised: {told}",))
     if found is None:
         return replace(made, notes=("refining all layers together did no good on held-out images: left out",))
     enter(found.changed, made.network, made.surgery)

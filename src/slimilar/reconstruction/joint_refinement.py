@@ -26,7 +26,7 @@ from slimilar.calibration.consumers import ConsumerLayer, input_slot
 from slimilar.calibration.divergence import divergence_by_image
 from slimilar.calibration.fisher import are_class_scores
 from slimilar.calibration.holdout import Holdout
-from slimilar.calibration.program import NotReplayable, Program, record, resized_example
+from slimilar.calibration.program import Program, record, resized_example
 from slimilar.planning.cut import Cut
 from slimilar.reconstruction.least_squares import Network
 from slimilar.surgery.rewrite import Kept, Surgery
@@ -78,11 +78,8 @@ def refine_together(
     progress: Callable[[int, int], None] | None = None,
 ) -> Refinement | None:
     """Return the smaller model after steps of all its layers, or None if it does not come closer to the original."""
-    size = min(_BATCH, images.measured)
-    try:
-        wide = replay.resized(program, size)
-    except NotReplayable:
-        return None
+    size = min(_BATCH, program.batch_size, images.measured)
+    wide = replay.resized(program, size)
     narrow, steps = record(small, resized_example(example, size)), max(1, visits // size)
     names = _movable(narrow, small, done, network)
     check = full_batches(torch.cat(images.measure)[: _MEASURED[1]], size)
