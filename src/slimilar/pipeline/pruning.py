@@ -68,9 +68,10 @@ def prune(
     16 images, criterion "auto" removes the channels whose removal changes the output least ("span"), unless a simpler
     criterion does better on held-out images at the same cost (`Result.scores`). Otherwise it is the paper's
     similarity. Reconstruction "auto" refits the consumers of removed channels: by least squares on the images (and
-    their horizontal flips, if the network is invariant to them), after which all layers of a small network are refined
-    together, or, without images, from the statistics of batch norms and filters. `residual="auto"` also prunes residual
-    streams if that costs less on held-out images. `substitute` is the earlier name of `reconstruction`.
+    their horizontal flips, if the network is invariant to them), after which all layers of a small residual network
+    are refined together, or, without images, from the statistics of batch norms and filters. `residual="auto"` also
+    prunes residual streams if that costs less on held-out images. `substitute` is the earlier name of
+    `reconstruction`.
 
     >>> import torch
     >>> net = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 4, 3))

@@ -135,9 +135,11 @@ def _refined(
     seed: int,
     progress: Progress | None,
 ) -> ReconstructedModel:
-    """Return the model after steps of all layers together, where these are affordable and do good."""
+    """Return a residual network after steps of all layers together, where these are affordable and do good."""
     visits = image_visits(made.cut, images)
-    if not visits:
+    if not visits or all(
+        consumer.add is None for consumer in consumers
+    ):  # a chain gains next to nothing by it
         return made
     report = None if progress is None else lambda i, n: progress("refining all layers", i, n)
     try:
