@@ -86,5 +86,6 @@ def _line(found: list[Row]) -> str:
 
 
 def _trial(row: Row) -> str:
-    what = f"{STARTS[row['start']]} | {row['training images']:,} | {row['epochs']} | {row['tuning']}"
+    tuning = row["tuning"] + (", bfloat16" if row["precision"] == "bfloat16" else "")
+    what = f"{STARTS[row['start']]} | {row['training images']:,} | {row['epochs']} | {tuning}"
     return f"| {what} | {row['pruned']:.2f} | {row['accuracy']:.2f} |"
