@@ -195,3 +195,14 @@ def test_where_steps_fail_what_was_fitted_is_returned_and_the_reason_told(
 def test_a_chain_is_left_as_least_squares_made_it() -> None:
     net, x = small_net(), images(160)
     assert not any("refin" in note for note in slimilar.prune(net, x[:1], flops=0.6, calibration=x).notes)
+
+
+def test_a_caller_can_stop_it() -> None:
+    """What the progress callback raises is no failure of the steps."""
+
+    def stop(title: str, *_: int) -> None:
+        if title == "refining all layers":
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        slimilar.prune(network(), EXAMPLE, flops=0.6, calibration=photos(160), progress=stop)

@@ -18,10 +18,15 @@ from slimilar.calibration.consumers import ConsumerLayer, find_consumers
 from slimilar.calibration.flips import with_flips
 from slimilar.calibration.holdout import Holdout, hold_out
 from slimilar.calibration.program import NotReplayable, Program, program_for, program_of
-from slimilar.errors import SlimilarWarning
+from slimilar.errors import SlimilarError, SlimilarWarning
 from slimilar.planning.cut import Cut
 from slimilar.planning.plan import Plan
-from slimilar.reconstruction.joint_refinement import enter, image_visits, refine_together
+from slimilar.reconstruction.joint_refinement import (
+    affordable_visits,
+    enter,
+    image_visits,
+    refine_together,
+)
 from slimilar.reconstruction.least_squares import ExchangeableUnits, Network, Settings
 from slimilar.reconstruction.methods import AUTO, LINEAR, OPTIONS, Reconstruction, reconstruction_method
 from slimilar.reconstruction.reconstruct import rebuild
@@ -119,8 +124,12 @@ def reconstructed_model(
     cut = _with(plan, cut, network.kept)
     small, done = rebuild(model, network, consumers, surgery(plan.structure.trace, grouping, cut.mask))
     made = ReconstructedModel(small, done, cut, network, program)
+    # asked for by its name, least squares is all that is done
     if not batches or not settings.together or how == Reconstruction.LEAST_SQUARES or done.stands:
-        return made  # asked for by its name, least squares is all that is done
+        return made
+    # a chain gains next to nothing by it
+    if all(consumer.add is None for consumer in consumers) or not affordable_visits(cut):
+        return made
     parts = hold_out(data.batches)
     if len(batches) > len(data.batches):
         parts = replace(parts, fit=[*parts.fit, *(b.flip(-1) for b in parts.fit)])
@@ -135,31 +144,18 @@ def _refined(
     seed: int,
     progress: Progress | None,
 ) -> ReconstructedModel:
-    """Return a residual network after steps of all layers together, where these are affordable and do good."""
+    """Return the model after steps of all layers together, where there are images enough and these do good."""
     visits = image_visits(made.cut, images)
-    if not visits or all(
-        consumer.add is None for consumer in consumers
-    ):  # a chain gains next to nothing by it
+    if not visits:
         return made
     report = None if progress is None else lambda i, n: progress("refining all layers", i, n)
     try:
         found = refine_together(
-            made.program,
-            made.network,
-            consumers,
-            made.model,
-            made.surgery,
-            example,
-            images,
-            visits,
-            seed,
-            report,
-        )
+            made.program, made.network, consumers, made.model, made.surgery, example, images, visits, seed, report
+        )  # fmt: skip
     except torch.OutOfMemoryError:
         raise
-    except (
-        Exception
-    ) as error:  # code that does not run once more, or has no gradient: what was fitted is sound
+    except (RuntimeError, SlimilarError) as error:  # no gradient, or no second run: what was fitted is sound
         told = (str(error).strip().splitlines() or [type(error).__name__])[0]
         return replace(made, notes=(f"all layers were not refined together, because steps raised: {told}",))
     if found is None:

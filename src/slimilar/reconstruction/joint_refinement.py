@@ -57,12 +57,15 @@ class Refinement:
     after: float
 
 
+def affordable_visits(cut: Cut) -> int:
+    """Return on how many images, with repetitions, steps are affordable; none where they are too few to be of use."""
+    found = min(_MOST, int(EFFORT / max(1, cut.before.flops + 3 * cut.flops)))
+    return found if found >= _FEWEST else 0
+
+
 def image_visits(cut: Cut, images: Holdout) -> int:
-    """Return on how many images, with repetitions, steps are taken; none where too few are affordable to be of use."""
-    affordable = min(_MOST, int(EFFORT / max(1, cut.before.flops + 3 * cut.flops)))
-    if affordable < _FEWEST or images.measured < _MEASURED[0]:
-        return 0
-    return min(affordable, _EPOCHS * images.fitted)
+    """Return on how many images, with repetitions, steps are taken; on none without enough to measure on."""
+    return min(affordable_visits(cut), _EPOCHS * images.fitted) if images.measured >= _MEASURED[0] else 0
 
 
 def refine_together(
