@@ -8,7 +8,7 @@ over a few images.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -50,19 +50,44 @@ def fisher_weights(
     program: Program, ops: Iterable[int], tensors: replay.Tensors, batch: Tensor, seed: int = 0
 ) -> dict[int, Tensor]:
     """Return for every operator, by channel of its output, the squared gradient that arrives there."""
+    outputs = {k: program.instructions[k].outputs[0] for k in ops}
+    found = _gradients(program, set(outputs.values()), tensors, batch, torch.Generator().manual_seed(seed))
+    return {k: _by_channel(found[v], _axis(found[v])) for k, v in outputs.items() if v in found}
+
+
+def fisher_of_values(
+    program: Program,
+    axes: Mapping[int, int],
+    tensors: replay.Tensors,
+    batches: Iterable[Tensor],
+    seed: int = 0,
+) -> dict[int, Tensor]:
+    """Return for every value, by index along its axis, the squared gradient that arrives there, of all batches."""
+    generator, total = torch.Generator().manual_seed(seed), dict[int, Tensor]()
+    for batch in batches:
+        for v, gradient in _gradients(program, set(axes), tensors, batch, generator).items():
+            found = _by_channel(gradient, axes[v])
+            total[v] = total[v] + found if v in total else found
+    return total
+
+
+def _gradients(
+    program: Program, wanted: set[int], tensors: replay.Tensors, batch: Tensor, generator: torch.Generator
+) -> dict[int, Tensor]:
+    """Return the gradient of what the outputs say that arrives at every value wanted; none where none does."""
     batch = batch[: _affordable(program, batch)]
     program = replay.resized(program, len(batch))
-    values, watched, wanted = replay.start(program, [batch]), {}, set(ops)
+    values, watched = replay.start(program, [batch]), {}
     with torch.enable_grad():
         for k, instruction in enumerate(program.instructions):
             replay.execute(program, k, values, tensors)
-            if k in wanted:
-                watched[k] = values[instruction.outputs[0]].requires_grad_()
-        told = _told([values[v] for v in program.outputs], torch.Generator().manual_seed(seed))
+            for v in wanted.intersection(instruction.outputs):
+                watched[v] = values[v].requires_grad_()
+        told = _told([values[v] for v in program.outputs], generator)
         if not told.requires_grad:
             return {}
         grads = torch.autograd.grad(told, list(watched.values()), allow_unused=True)
-    return {k: _by_channel(g) for k, g in zip(watched, grads, strict=True) if g is not None}
+    return {v: g for v, g in zip(watched, grads, strict=True) if g is not None}
 
 
 def _affordable(program: Program, batch: Tensor) -> int:
@@ -87,6 +112,10 @@ def _told(outputs: Sequence[Tensor], generator: torch.Generator) -> Tensor:
     return total
 
 
-def _by_channel(gradient: Tensor) -> Tensor:
-    axis = 1 if gradient.ndim > 2 else gradient.ndim - 1
+def _axis(output: Tensor) -> int:
+    """Return the axis of the channels in what a convolution or a linear layer writes."""
+    return 1 if output.ndim > 2 else output.ndim - 1
+
+
+def _by_channel(gradient: Tensor, axis: int) -> Tensor:
     return exact(gradient.square().sum([a for a in range(gradient.ndim) if a != axis]))

@@ -127,8 +127,7 @@ def reconstructed_model(
     # asked for by its name, least squares is all that is done
     if not batches or not settings.together or how == Reconstruction.LEAST_SQUARES or done.stands:
         return made
-    # a chain gains next to nothing by it
-    if all(consumer.add is None for consumer in consumers) or not affordable_visits(cut):
+    if not affordable_visits(cut):
         return made
     parts = hold_out(data.batches)
     if len(batches) > len(data.batches):

@@ -1,11 +1,12 @@
 r"""After least squares, let all layers of the smaller model come closer to the original together.
 
 Least squares fits one consumer after the other, and the filters that stay compute what they did. Here all weights move,
-by gradient steps on unlabelled images, so that every consumer k reads what it read in the original, on the channels
-that stay:
-$$\min \sum_k \frac{E \lVert \hat x_k - x_k \rVert^2}{\operatorname{Var} x_k}.$$
-Class scores are not matched: those of a few hundred images would be learnt by heart. A quarter of the images is held
-out, and what was learnt is kept only if the output is closer to the original's on these.
+by gradient steps on unlabelled images and shifted copies of them, so that every consumer k reads what it read in the
+original, on the channels c that stay:
+$$\min \sum_k \frac{\sum_c F_{kc}\, E (\hat x_{kc} - x_{kc})^2}{\sum_c F_{kc} \operatorname{Var} x_{kc}},$$
+with the Fisher information $F_{kc}$ of a channel: how much an error there changes the output. Class scores are not
+matched: those of a few hundred images would be learnt by heart. A quarter of the images is held out, and what was
+learnt is kept only if the output is closer to the original's on these.
 """
 
 from __future__ import annotations
@@ -19,28 +20,30 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.nn import functional
 
 from slimilar.calibration import replay
 from slimilar.calibration.batches import full_batches
 from slimilar.calibration.consumers import ConsumerLayer, input_slot
 from slimilar.calibration.divergence import divergence_by_image
-from slimilar.calibration.fisher import are_class_scores
+from slimilar.calibration.fisher import are_class_scores, fisher_of_values
 from slimilar.calibration.holdout import Holdout
 from slimilar.calibration.program import Program, record, resized_example
 from slimilar.planning.cut import Cut
 from slimilar.reconstruction.least_squares import Network
 from slimilar.surgery.rewrite import Kept, Surgery
 from slimilar.utils.modules import copy_with, named_parameters, named_tensors
-from slimilar.utils.precision import widened
+from slimilar.utils.precision import exact, widened
 from slimilar.utils.pytree import Example
 
-EFFORT = 2.5e12  # FLOPs that the steps may take; a network for which that is too little is left as it is
-_MOST, _FEWEST = 4096, 2048  # images that steps are taken on, with repetitions
-_EPOCHS = 8  # of the fitted images, at most
+EFFORT = 5e12  # FLOPs that the steps may take; a network for which that is too little is left as it is
+_MOST, _FEWEST = 16_384, 3_000  # images that steps are taken on, with repetitions
+_EPOCHS = 16  # of the fitted images, at most
 _BATCH = 16
 _MEASURED = (32, 512)  # held-out images: with fewer there is nothing to go by, more are not looked at
+_INFORMING = 256  # images that Fisher information is taken from
+_SHIFT = 8  # an image is shifted by up to this part of its height and width
 _RATES = (0.2, 0.05)  # of the steps: if the first does harm, the second
-_NARROWED = 0.1  # the weight of what has lost channels: the others may do better by computing something else
 _FAN_IN = 256  # a rate is divided by the root of the inputs of an output, at least so many
 _WARM_UP = 1 / 8  # of the steps
 _EARLY = 4  # after this part of the steps the output must not be much worse
@@ -95,7 +98,15 @@ def refine_together(
 
     start = widened(named_tensors(small))
     before = divergence(start)
-    loss = _Loss(wide, network.original, narrow, tuple(_read_by_both(wide, narrow, consumers, network.kept)))
+    reads = tuple(_read_by_both(wide, narrow, consumers, network.kept))
+    informing = full_batches(torch.cat(images.fit)[:_INFORMING], size)
+    loss = _Loss(
+        wide,
+        network.original,
+        narrow,
+        reads,
+        _channel_weights(wide, network.original, reads, informing, seed),
+    )
     for rate in _RATES if names else ():
         tensors = start | {name: start[name].clone().requires_grad_() for name in names}
         after = before
@@ -195,6 +206,26 @@ def _places(program: Program) -> list[tuple[str, str, int]]:
     return found
 
 
+def _channel_weights(
+    wide: Program, original: replay.Tensors, reads: Sequence[ReadByBoth], batches: Sequence[Tensor], seed: int
+) -> list[Tensor]:
+    """Return for what every consumer reads, by channel: Fisher information relative to that of its whole variance."""
+    axes = {r.wide[1]: r.axis for r in reads}
+    fisher = fisher_of_values(wide, axes, original, batches, seed)
+    with torch.no_grad():
+        values = list(_passing(wide, original, batches[0], [r.wide for r in reads]))[: len(reads)]
+    found = []
+    for read, x in zip(reads, values, strict=True):
+        others = [a for a in range(x.ndim) if a != read.axis]
+        variance = exact(x).var(others)
+        weight = fisher.get(read.wide[1], torch.zeros_like(variance))
+        if not weight.isfinite().all() or not (weight * variance).sum() > 0:
+            weight = torch.ones_like(variance)  # nothing is known: all channels count alike
+        total = (weight * variance).sum().clamp_min(torch.finfo(variance.dtype).tiny)
+        found.append((weight / total)[read.stays].to(x.dtype))
+    return found
+
+
 @dataclass(frozen=True, eq=False)
 class _Loss:
     """How far what consumers read, and outputs other than class scores, are from the original's."""
@@ -203,23 +234,31 @@ class _Loss:
     original: replay.Tensors
     narrow: Program
     reads: Sequence[ReadByBoth]
+    weights: Sequence[Tensor]  # of the channels of each
 
     def of(self, tensors: replay.Tensors, batch: Tensor) -> Tensor:
-        """Return the mean squared error relative to the variance, summed up."""
+        """Return the squared error relative to the variance, summed up."""
         with torch.no_grad():
             wanted = list(_passing(self.wide, self.original, batch, [r.wide for r in self.reads]))
         given = _passing(self.narrow, tensors, batch, [r.narrow for r in self.reads])
         total = torch.zeros((), device=self.wide.device)
         for i, (x, y) in enumerate(zip(given, wanted, strict=True)):
-            weight, read = 1.0, self.reads[i] if i < len(self.reads) else None
-            if read is None and (not y.is_floating_point() or are_class_scores(y)):
-                continue
-            if read is not None and len(read.stays) < y.shape[read.axis]:
-                weight, y = _NARROWED, y.index_select(read.axis, read.stays)
-            if x.shape == y.shape:
+            if i < len(self.reads):
+                total = total + self._misread(i, x, y)
+            elif y.is_floating_point() and not are_class_scores(y):
                 spread = y.var().clamp_min(torch.finfo(y.dtype).tiny)
-                total = total + weight * (x - y).square().mean() / spread
+                total = total + (x - y).square().mean() / spread
         return total
+
+    def _misread(self, i: int, x: Tensor, y: Tensor) -> Tensor:
+        """Return the error of what consumer i reads: the mean over images and places, summed over channels."""
+        axis, stays = self.reads[i].axis, self.reads[i].stays
+        if len(stays) < y.shape[axis]:
+            y = y.index_select(axis, stays)
+        if x.shape != y.shape:  # it chose other channels, or reads something else
+            return torch.zeros((), device=y.device)
+        errors = (x - y).square().mean([a for a in range(y.ndim) if a != axis])
+        return (errors * self.weights[i]).sum()
 
 
 def _passing(
@@ -236,11 +275,26 @@ def _passing(
 
 
 def _drawn(images: Holdout, size: int, seed: int) -> Iterator[Tensor]:
-    """Yield batches of the fitted images, epoch after epoch, each in another order."""
+    """Yield batches of the fitted images, shifted, epoch after epoch, each in another order."""
     fitted, generator = torch.cat(images.fit), torch.Generator().manual_seed(seed)
     while True:
         for places in full_batches(torch.randperm(len(fitted), generator=generator), min(size, len(fitted))):
-            yield fitted[places]
+            yield _shifted(fitted[places], generator)
+
+
+def _shifted(batch: Tensor, generator: torch.Generator) -> Tensor:
+    """Return images shifted by a few pixels, each by another number, with reflected borders; others as they are."""
+    if batch.ndim != 4 or not batch.is_floating_point() or min(batch.shape[2:]) < _SHIFT:
+        return batch
+    height, width = batch.shape[2:]
+    most = height // _SHIFT, width // _SHIFT
+    padded = functional.pad(batch, (most[1], most[1], most[0], most[0]), mode="reflect")
+    corners = torch.stack(
+        [torch.randint(2 * m + 1, (len(batch),), generator=generator) for m in most], 1
+    ).tolist()
+    return torch.stack(
+        [x[:, i : i + height, j : j + width] for x, (i, j) in zip(padded, corners, strict=True)]
+    )
 
 
 def _steps(
