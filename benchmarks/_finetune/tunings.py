@@ -33,13 +33,24 @@ _CALM = replace(QUICK, freeze_statistics=True, no_dropout=True)
 VARIATIONS = {  # what is chosen among
     **{f"plain {lr}": Tuning(replace(QUICK, lr=lr)) for lr in (0.01, 0.03, 0.1)},
     **{f"taught {lr}": Tuning(replace(QUICK, lr=lr), 0.7) for lr in (0.01, 0.03, 0.1)},
+    "taught 0.03, mixup": Tuning(replace(QUICK, lr=0.03, mixup=True), 0.7),
+    "taught 0.1, mixup": Tuning(replace(QUICK, lr=0.1, mixup=True), 0.7),
+    "teacher alone 0.03, mixup": Tuning(replace(QUICK, lr=0.03, mixup=True), 1.0),
     **{f"frozen {lr}": Tuning(replace(_CALM, lr=lr), 0.7) for lr in (0.003, 0.01, 0.03, 0.1)},
 }
 _TRIALS: dict[
     tuple[int, int], dict[str, tuple[str, ...]]
 ] = {  # by training images and epochs, then by start; the most telling first
     (20_000, 3): {
-        "auto": ("frozen 0.03", "taught 0.03", "taught 0.1", "taught 0.01"),
+        "auto": (
+            "frozen 0.03",
+            "taught 0.03",
+            "taught 0.1",
+            "taught 0.01",
+            "taught 0.03, mixup",
+            "teacher alone 0.03, mixup",
+            "taught 0.1, mixup",
+        ),
         "none": ("plain 0.03", "plain 0.1"),
     },
     (20_000, 1): {"auto": ("frozen 0.03", "frozen 0.003")},

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from slimilar.errors import InvalidInput
+from slimilar.train.mixup import Mixture
 
 
 @dataclass(frozen=True)
@@ -30,14 +31,16 @@ def training_loss(
     smoothing: float = 0.0,
     teacher_scores: Tensor | None = None,
     distillation: Distillation = Distillation(),  # noqa: B008 (frozen)
+    mixture: Mixture | None = None,
 ) -> Tensor:
     r"""Return the mean loss of a batch.
 
     With a teacher's scores t, temperature T and weight w,
     $$(1 - w)\,\mathrm{CE}(s, y) + w\,T^2\,\mathrm{KL}(\mathrm{softmax}(t/T)\,\|\,\mathrm{softmax}(s/T)).$$
-    The factor $T^2$ keeps the gradient's size independent of T.
+    The factor $T^2$ keeps the gradient's size independent of T. Of mixed images, both labels count by their shares;
+    the teacher has seen the same mixed images.
     """
-    loss = F.cross_entropy(scores, labels, label_smoothing=smoothing)
+    loss = _cross_entropy(scores, labels, smoothing, mixture)
     if teacher_scores is None:
         return loss
     temperature, weight = distillation.temperature, distillation.weight
@@ -45,3 +48,13 @@ def training_loss(
     teacher = F.log_softmax(teacher_scores / temperature, 1)
     divergence = F.kl_div(student, teacher, reduction="batchmean", log_target=True)
     return (1 - weight) * loss + weight * temperature**2 * divergence
+
+
+def _cross_entropy(scores: Tensor, labels: Tensor, smoothing: float, mixture: Mixture | None) -> Tensor:
+    if mixture is None:
+        return F.cross_entropy(scores, labels, label_smoothing=smoothing)
+    own, other = (
+        F.cross_entropy(scores, found, label_smoothing=smoothing, reduction="none")
+        for found in (labels, labels[mixture.partner])
+    )
+    return (mixture.share * own + (1 - mixture.share) * other).mean()

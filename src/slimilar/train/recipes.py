@@ -26,7 +26,9 @@ class Recipe:
     Few and small batches estimate the statistics worse than a fit to images has left them, so with
     ``freeze_below_steps`` they are frozen only in a training of fewer steps than that. ``no_dropout`` turns
     dropout layers off in training: a pruned network has little to spare, and a fit was made without them. A training
-    of fewer than ``full_rate_steps`` steps has a lower rate in proportion: it ends before a large one has paid.
+    of fewer than ``full_rate_steps`` steps has a lower rate in proportion: it ends before a large one has paid. With
+    ``mixup`` each image is blended with another one: a teacher that knows its training images by heart has more to tell
+    of those.
     """
 
     epochs: int
@@ -44,6 +46,7 @@ class Recipe:
     no_dropout: bool = False
     full_rate_steps: int | None = None
     freeze_below_steps: int | None = None
+    mixup: bool = False
 
     def __post_init__(self) -> None:
         problems = {
@@ -79,6 +82,7 @@ class Recipe:
             "no_dropout": False,
             "full_rate_steps": None,
             "freeze_below_steps": None,
+            "mixup": False,
         }
         return {n: value for n, value in asdict(self).items() if n not in later or value is not later[n]}
 

@@ -15,6 +15,7 @@ from slimilar.train.configuration import RunConfiguration
 from slimilar.train.distributed import DistributedContext, placed
 from slimilar.train.evaluate import evaluate
 from slimilar.train.loss import training_loss
+from slimilar.train.mixup import Mixture
 from slimilar.train.settings import EpochRecord, Progress
 from slimilar.train.state import TrainingState
 from slimilar.train.synchronized_batch_norm import synchronized_batch_norm
@@ -111,7 +112,10 @@ class TrainingRun:
 
     def _loss(self, batch: Batch) -> Tensor:
         state, device = self.state, self.context.device
-        images = placed(batch.images, device)
+        images, mixture = placed(batch.images, device), None
+        if self.recipe.mixup:
+            mixture = Mixture.drawn(len(images)).to(device)
+            images = placed(mixture.of(images), device)
         with torch.autocast(device.type, state.dtype, enabled=state.dtype is not None):
             scores = self.wrapped(images)
             teacher_scores = self._teacher_scores(images)
@@ -119,7 +123,7 @@ class TrainingRun:
         if state.step == 0:
             _check_scores(scores, getattr(self.configuration.data, "labels", None))
         smoothing, distillation = self.recipe.label_smoothing, self.settings.distillation
-        loss = training_loss(scores.float(), labels, smoothing, teacher_scores, distillation)
+        loss = training_loss(scores.float(), labels, smoothing, teacher_scores, distillation, mixture)
         state.sums.add(loss.detach(), scores, labels, batch.total)
         # The wrapper averages over processes; with this factor that is the mean over the whole batch.
         loss = loss * (len(labels) * self.context.world_size / batch.total)
