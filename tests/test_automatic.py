@@ -137,7 +137,7 @@ def test_auto_takes_the_candidate_that_does_best(winner: str, monkeypatch: pytes
 
 def test_candidates_far_behind_get_no_second_look(monkeypatch: pytest.MonkeyPatch) -> None:
     looks: list[tuple[int, list[str]]] = []
-    told = {32: {"a": 1.0, "b": 1.9, "c": 2.1, "d": 9.0}, 128: {"a": 3.0, "b": 2.8}}
+    told = {32: {"a": 0.1, "b": 0.19, "c": 0.21, "d": 0.9}, 128: {"a": 0.3, "b": 0.28}}
 
     def look(
         model: object,
@@ -145,7 +145,7 @@ def test_candidates_far_behind_get_no_second_look(monkeypatch: pytest.MonkeyPatc
         found: list[candidates.Candidate],
         images: object,
         count: int,
-        _: object,
+        *_: object,
     ) -> dict[str, Tensor]:
         looks.append((count, [c.name for c in found]))
         return {c.name: torch.tensor([told[count][c.name]]) for c in found}
@@ -157,22 +157,57 @@ def test_candidates_far_behind_get_no_second_look(monkeypatch: pytest.MonkeyPatc
     many = calibration_set(images(2).repeat(100, 1, 1, 1), None, given)
     scores = candidates.held_out_scores(net, given, four, many)
     assert looks == [(32, ["a", "b", "c", "d"]), (128, ["a", "b"])]
-    assert candidates.best(scores) == "b"  # "c" had 2.1, but on other images than "b"
-    assert scores == pytest.approx({"a": 3.0, "b": 2.8, "c": 3.0, "d": 9.0})
+    assert candidates.best(scores) == "b"  # "c" had 0.21, but on other images than "b"
+    assert scores == pytest.approx({"a": 0.3, "b": 0.28, "c": 0.3, "d": 0.9})
+
+
+def test_where_quick_fits_lose_nearly_everything_real_ones_are_compared(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks: list[tuple[int, list[str], bool]] = []
+    quick = {"span": 1.35, "similarity": 1.34, "similarity, data-free": 1.3}
+    real = {"span": 0.3, "similarity": 0.5, "similarity, data-free": 0.6}
+
+    def look(
+        model: object, example: object, found: list[candidates.Candidate], images: object, count: int,
+        progress: object, quick_fit: bool = True, **options: bool,
+    ) -> dict[str, Tensor]:  # fmt: skip
+        quickly = options.get("quick", quick_fit)
+        looks.append((count, [c.name for c in found], quickly))
+        told = quick if quickly else real
+        return {c.name: told[c.name] + torch.tensor([0.1, -0.1, 0.05, -0.05]) for c in found}
+
+    monkeypatch.setattr(candidates, "_look", look)
+    net, given = headed(), images(1)
+    plan = slimilar.analyze(net, given, criterion="magnitude-l2")
+    three = [
+        candidates.Candidate(name, plan, plan.at(flops=0.7), fitted="data-free" not in name) for name in quick
+    ]
+    many = calibration_set(images(2).repeat(100, 1, 1, 1), None, given)
+
+    def chosen() -> str:
+        looks.clear()
+        return candidates.best(candidates.held_out_scores(net, given, three, many))
+
+    assert chosen() == "span"
+    assert looks == [(32, [*quick], True), (128, [*quick], True), (200, [*quick], False)]
+    real["similarity, data-free"] = 0.2
+    assert chosen() == "similarity, data-free"
+    quick |= {"span": 0.3, "similarity": 0.31, "similarity, data-free": 0.32}
+    assert chosen() == "span"  # which is near the original: the quick fits decide
+    assert all(quickly for _, _, quickly in looks)
 
 
 def test_candidates_surely_behind_get_no_second_look() -> None:
     """Worse on every image by about the same, or by far less than images differ."""
     generator = torch.Generator().manual_seed(0)
-    best = torch.rand(8, generator=generator, dtype=torch.float64)
+    best = torch.rand(8, generator=generator, dtype=torch.float64) / 2
     noise = torch.randn(8, generator=generator, dtype=torch.float64)
     assert candidates._is_behind(best + 0.1 + 0.03 * noise, best)
-    assert not candidates._is_behind(
-        best + 0.1 + 0.03 * noise, best, alike=False
-    )  # a fit gains from more images
     assert not candidates._is_behind(best + 0.1 + 0.3 * noise, best)
     assert not candidates._is_behind(best, best)
     assert not candidates._is_behind(best[:3] + 0.1, best[:3])  # three images tell nothing for sure
+    assert not candidates._is_behind(best + 1.1, best + 1)  # and nor does a fit that loses nearly everything
 
 
 def test_auto_says_so_where_images_are_too_few() -> None:
