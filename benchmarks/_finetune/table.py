@@ -35,10 +35,11 @@ _CHOICE = """
 
 Command: `python benchmarks/finetune.py --data FOLDER --choose`. ResNet-56 on CIFAR-100 (72.63 %) at half of its FLOPs,
 so many passes over so many training images, scored on 5,000 test images. `frozen`: statistics of batch norms frozen, no
-dropout; `taught`: new statistics; both with the teacher. `plain`: new statistics, labels alone.
+dropout; `taught`: new statistics; both with the teacher. `teacher alone`: no labels. `mixup`: images are blended by
+twos. `plain`: new statistics, labels alone. Rows of seed 1 are of a later version, from a better start.
 
-| start | training images | epochs | setting | pruned | tuned |
-|---|---|---|---|---|---|
+| start | training images | epochs | setting | seed | pruned | tuned |
+|---|---|---|---|---|---|---|
 """
 
 
@@ -87,5 +88,5 @@ def _line(found: list[Row]) -> str:
 
 def _trial(row: Row) -> str:
     tuning = row["tuning"] + (", bfloat16" if row["precision"] == "bfloat16" else "")
-    what = f"{STARTS[row['start']]} | {row['training images']:,} | {row['epochs']} | {tuning}"
+    what = f"{STARTS[row['start']]} | {row['training images']:,} | {row['epochs']} | {tuning} | {row['seed']}"
     return f"| {what} | {row['pruned']:.2f} | {row['accuracy']:.2f} |"
