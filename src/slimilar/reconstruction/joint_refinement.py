@@ -222,7 +222,7 @@ def _channel_weights(
         if not weight.isfinite().all() or not (weight * variance).sum() > 0:
             weight = torch.ones_like(variance)  # nothing is known: all channels count alike
         total = (weight * variance).sum().clamp_min(torch.finfo(variance.dtype).tiny)
-        found.append((weight / total)[read.stays].to(x.dtype))
+        found.append((weight / total).to(x)[read.stays])  # some devices have no float64: back to theirs
     return found
 
 
