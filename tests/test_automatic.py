@@ -150,7 +150,7 @@ def test_candidates_far_behind_get_no_second_look(monkeypatch: pytest.MonkeyPatc
         looks.append((count, [c.name for c in found]))
         return {c.name: torch.tensor([told[count][c.name]]) for c in found}
 
-    monkeypatch.setattr(candidates, "_look", look)
+    monkeypatch.setattr(candidates, "look", look)
     net, given = headed(), images(1)
     plan = slimilar.analyze(net, given, criterion="magnitude-l2")
     four = [candidates.Candidate(name, plan, plan.at(flops=0.7)) for name in "abcd"]
@@ -177,7 +177,7 @@ def test_where_quick_fits_lose_nearly_everything_real_ones_are_compared(
         told = quick if quickly else real
         return {c.name: told[c.name] + torch.tensor([0.1, -0.1, 0.05, -0.05]) for c in found}
 
-    monkeypatch.setattr(candidates, "_look", look)
+    monkeypatch.setattr(candidates, "look", look)
     net, given = headed(), images(1)
     plan = slimilar.analyze(net, given, criterion="magnitude-l2")
     three = [

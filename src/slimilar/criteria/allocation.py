@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from slimilar.criteria.sensitivity import Scan
 from slimilar.planning.cost import CostModel
+from slimilar.planning.plan import Plan
 
 Floats = NDArray[np.float64]
 
@@ -29,23 +30,42 @@ def allocate(scan: Scan, damage: Sequence[Floats], costs: CostModel) -> dict[int
     """Shrink groups where a FLOP costs the least divergence; return the steps of each group that is read."""
     groups, starts = scan.readers.groups, scan.readers.starts
     measured = [g for g in range(len(groups)) if scan.readers.of[g]]
-    widths = _Widths(costs, [(starts[g], groups[g].width) for g in measured])
-    slopes = {g: _slopes(scan.eliminations[g].error, scan.images.fractions, damage[g]) for g in measured}
-    chunk = {g: max(1, len(slopes[g]) // _CHUNKS) for g in measured}
-    done, sequence = dict.fromkeys(measured, 0), []
-    while open_groups := [g for g in measured if done[g] < len(slopes[g])]:
-        saving = widths.saving({g: groups[g].width - done[g] for g in measured})
+    spans = [(starts[g], groups[g].width) for g in measured]
+    slopes = [_slopes(scan.eliminations[g].error, scan.images.fractions, damage[g]) for g in measured]
+    heights = _descend(spans, slopes, costs)
+    return {g: AllocationSteps(h, s) for g, h, s in zip(measured, heights, slopes, strict=True)}
+
+
+def _descend(spans: Sequence[tuple[int, int]], slopes: Sequence[Floats], costs: CostModel) -> list[Floats]:
+    """Return the heights of the steps of groups, given as first channel and width, by what each step adds."""
+    widths = _Widths(costs, spans)
+    chunk = [max(1, len(steps) // _CHUNKS) for steps in slopes]
+    done, sequence = [0] * len(spans), []
+    while open_groups := [g for g, steps in enumerate(slopes) if done[g] < len(steps)]:
+        saving = widths.saving([width - n for (_, width), n in zip(spans, done, strict=True)])
         best = min(open_groups, key=lambda g: slopes[g][done[g]] / max(saving[g], 1e-9))
         count = min(chunk[best], len(slopes[best]) - done[best])
         done[best] += count
         sequence.append((best, count))
-    total = sum(n for _, n in sequence)
-    heights: dict[int, list[float]] = {g: [] for g in measured}
-    place = 0
+    heights: list[list[float]] = [[] for _ in spans]
+    total, place = sum(done), 0
     for g, count in sequence:
         heights[g] += [(place + i) / total for i in range(count)]
         place += count
-    return {g: AllocationSteps(np.array(h), slopes[g]) for g, h in heights.items()}
+    return [np.array(h) for h in heights]
+
+
+def with_weights(plan: Plan, weights: Sequence[float]) -> Plan:
+    """Return a plan in which the damage that was measured of each group counts so much; sizes follow from it anew."""
+    damage = [
+        w * order.damage for w, order in zip(weights, plan.orders, strict=True) if order.damage is not None
+    ]
+    spans = [(start, group.width) for start, group in zip(plan.starts, plan.groups, strict=True)]
+    heights = _descend(spans, damage, plan.costs)
+    orders = (
+        replace(order, heights=h, damage=d) for order, h, d in zip(plan.orders, heights, damage, strict=True)
+    )
+    return replace(plan, orders=tuple(orders))
 
 
 def _slopes(error: Floats, fractions: Floats, damage: Floats) -> Floats:
@@ -89,13 +109,14 @@ class _Widths:
             for g, (start, width) in enumerate(spans):
                 self.share[v, g] = ((units >= start) & (units < start + width)).sum() / width
 
-    def saving(self, widths: dict[int, int]) -> dict[int, float]:
+    def saving(self, widths: Sequence[int]) -> list[float]:
         """Return the FLOPs that one more unit of each group would save."""
-        lost = np.array([w for _, w in self.spans], np.float64) - np.array(list(widths.values()), np.float64)
+        lost = np.array([w for _, w in self.spans], np.float64) - np.array(widths, np.float64)
         size = self.size - self.share @ lost
         gradient = np.zeros(len(size))
         for flops, vectors in self.terms:
             for i, v in enumerate(vectors):
                 others = [size[u] for j, u in enumerate(vectors) if j != i]
                 gradient[v] += flops * float(np.prod(others))
-        return dict(zip(widths, (gradient @ self.share).tolist(), strict=True))
+        saved: list[float] = (gradient @ self.share).tolist()
+        return saved

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-from torch import nn
+from torch import Tensor, nn
 
 from slimilar.calibration.calibration_set import CalibrationSet, Progress, with_smaller_batches
 from slimilar.calibration.program import program_for
@@ -13,7 +14,20 @@ from slimilar.criteria import ENOUGH_IMAGES, automatic
 from slimilar.errors import NothingToPrune, UnreachableBudget
 from slimilar.graph.structure import Structure
 from slimilar.pipeline.analysis import AnalysisOptions, plan_of
-from slimilar.pipeline.candidates import ALTERNATIVES, Candidate, best, held_out_scores
+from slimilar.pipeline.candidates import (
+    ALTERNATIVES,
+    Candidate,
+    best,
+    held_out_scores,
+    look,
+    search_images,
+)
+from slimilar.pipeline.depth_weights import (
+    MOST_TRIED,
+    DepthWeight,
+    find_depth_weight,
+    weighted_by_depth,
+)
 from slimilar.planning.plan import Plan
 from slimilar.planning.target import COSTS, PruningTarget
 from slimilar.reconstruction.apply import bias_cost, settle
@@ -66,6 +80,12 @@ def decide(
             lambda: candidate(name, plan_of(model, example, options, images, structure=structure))
         )
 
+    if target.kind in COSTS and len(plan.groups) > 1:
+        plan, notes = with_smaller_batches(
+            images,
+            device_of(model),
+            lambda data: _by_depth(model, example, lambda p: candidate("span", p), plan, data, progress),
+        )
     found = [candidate("span", plan)]
     if options.residual == "auto":
         found += attempt("span, inner channels", replace(options, residual="inner"))
@@ -77,7 +97,33 @@ def decide(
     )
     chosen = next(c for c in found if c.name == best(scores))
     used = images if chosen.fitted else CalibrationSet(seed=images.seed)
-    return Decision(chosen.plan, used, scores, (_told(chosen.name, scores),))
+    return Decision(chosen.plan, used, scores, (*notes, _told(chosen.name, scores)))
+
+
+def _by_depth(
+    model: nn.Module,
+    example: Example,
+    candidate: Callable[[Plan], Candidate],
+    plan: Plan,
+    images: CalibrationSet,
+    progress: Progress | None,
+) -> tuple[Plan, tuple[str, ...]]:
+    """Return the plan with the losses of layers weighted as held-out images have it, and what there is to tell."""
+    amount, looks = search_images(plan, len(images)), 0
+
+    def gaps(exponent: float) -> Tensor:
+        nonlocal looks
+        tried = candidate(weighted_by_depth(plan, exponent) if exponent else plan)
+        found = look(model, example, [tried], images, amount, None)[tried.name]
+        looks += 1
+        if progress is not None:
+            progress(f"weighting layers by depth on {amount} images", looks, MOST_TRIED)
+        return found
+
+    weight = find_depth_weight(gaps)
+    if not weight.exponent:
+        return plan, ()
+    return weighted_by_depth(plan, weight.exponent), (_told_depth(weight),)
 
 
 def _reachable(make: Callable[[], Candidate]) -> list[Candidate]:
@@ -93,6 +139,12 @@ def _too_few(amount: int) -> str:
         f"{amount} images are too few to fit to some and measure on others, so none was used: "
         f"pass {ENOUGH_IMAGES} or more"
     )
+
+
+def _told_depth(weight: DepthWeight) -> str:
+    deep = "later" if weight.exponent > 0 else "earlier"
+    told = f"divergence on held-out images {weight.before:.4f} -> {weight.after:.4f}"
+    return f"{deep} layers counted up to {math.exp(abs(weight.exponent)):.1f} times as much as the others: {told}"
 
 
 def _told(name: str, scores: Mapping[str, float]) -> str:

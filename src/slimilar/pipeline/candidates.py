@@ -31,6 +31,7 @@ from slimilar.utils.sampling import evenly
 
 ALTERNATIVES = ("magnitude-l2", "similarity")  # plain criteria that "auto" has to beat
 _LOOKS = (32, 128)  # images of the first look, and of the second; a quarter is measured on
+_SEARCH = 1.5e11  # FLOPs of one pass of the network over the images that a search looks at
 _REAL = 512  # images of a look at real fits
 _POOR = 0.5  # a divergence at which quick fits tell little: 1 is that of a network that says nothing
 _FAR_BEHIND = 2.0  # times the divergence of the best: no look at more images would make up for that
@@ -63,7 +64,7 @@ def held_out_scores(
     scores: dict[str, float] = {}
     left = list(candidates)
     for count in sorted({min(count, len(images)) for count in _LOOKS}):
-        found = _look(model, example, left, images, count, progress)
+        found = look(model, example, left, images, count, progress)
         scores |= {name: float(gaps.mean()) for name, gaps in found.items()}
         ahead = sorted(left, key=lambda c: scores[c.name])
         first, fit = ahead[0], next((c for c in ahead if c.fitted), ahead[0])
@@ -76,7 +77,7 @@ def held_out_scores(
     if len(left) == 1 or (first.fitted and scores[first.name] < _POOR):
         return scores
     # narrow deep networks: a quick fit to few images lost 1.35, the real one to 1,024 lost 0.07
-    found = _look(model, example, left, images, min(_REAL, len(images)), progress, quick=False)
+    found = look(model, example, left, images, min(_REAL, len(images)), progress, quick=False)
     decided = {name: float(gaps.mean()) for name, gaps in found.items()}
     return {name: max(score, *decided.values()) for name, score in scores.items()} | decided
 
@@ -96,7 +97,12 @@ def _is_behind(gaps: Tensor, least: Tensor) -> bool:
     return bool(excess.mean() > _SURELY * excess.std() / len(excess) ** 0.5)
 
 
-def _look(
+def search_images(plan: Plan, images: int) -> int:
+    """Return how many images a search looks at: more in small networks, where they cost little."""
+    return min(images, max(_LOOKS[-1], min(_REAL, int(_SEARCH / max(1, plan.before.flops)))))
+
+
+def look(
     model: nn.Module,
     example: Example,
     candidates: Sequence[Candidate],
