@@ -98,7 +98,7 @@ def main() -> None:
     for seed in map(int, args.seeds.split(",")):
         work = Work(args.data, args.runs, seed, args.threads, args.images, args.precision)
         if args.choose:
-            _choose(work, starts, args.tunings)
+            _choose(work, starts, args.tunings, epochs)
         else:
             _score(work, (networks, starts, tunings, epochs))
     write_text(RESULTS / "finetune.md", table(_ledger("finetune").rows, _ledger("finetune-choice").rows))
@@ -108,12 +108,12 @@ def _ledger(name: str) -> RowLedger:
     return opened(RESULTS / f"{name}.jsonl", "benchmarks/_accuracy", "benchmarks/_finetune")
 
 
-def _choose(work: Work, starts: list[str], tunings: str) -> None:
+def _choose(work: Work, starts: list[str], tunings: str, lengths: list[int]) -> None:
     """Compare settings after some passes over some training images of another dataset, on its test images."""
     ledger = _ledger("finetune-choice")
     only = tunings.split(";") if tunings else list(VARIATIONS)
     for images, epochs, start, name in trials():
-        if start in starts and name in only:
+        if start in starts and name in only and epochs in lengths:
             key = {
                 "network": CHOICE, "flops": CHOICE_FLOPS, "start": start, "tuning": name, "training images": images,
                 "epochs": epochs, "seed": work.seed, "precision": work.precision,

@@ -64,10 +64,12 @@ def compared(
 def _by_importance(methods: Sequence[str]) -> list[tuple[str, str]]:
     """Return methods with reconstructions: the headline, then the rows of the paper, then the others.
 
-    >>> _by_importance(["Ours", "NS"])
-    [('Ours', 'own'), ('Ours', 'linear'), ('NS', 'own'), ('NS', 'linear')]
+    Methods with a training phase of their own come after those without, which are known much sooner.
+
+    >>> _by_importance(["Ours", "NS", "RDF"])
+    [('Ours', 'own'), ('Ours', 'linear'), ('RDF', 'own'), ('NS', 'own'), ('RDF', 'linear'), ('NS', 'linear')]
     """
-    first, *others = methods
+    first, *others = sorted(methods, key=lambda m: facts(CRITERIA[m]).needs == "training")
     own, fitted = ([(m, s) for m in others] for s in (OWN, LINEAR))
     return [(first, OWN), (first, LINEAR), *own, *fitted]
 

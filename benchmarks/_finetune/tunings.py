@@ -53,6 +53,7 @@ _TRIALS: dict[
         ),
         "none": ("plain 0.03", "plain 0.1"),
     },
+    (20_000, 10): {"auto": ("taught 0.03, mixup", "taught 0.03", "teacher alone 0.03, mixup")},
     (20_000, 1): {"auto": ("frozen 0.03", "frozen 0.003")},
     (5_000, 1): {"auto": ("frozen 0.03", "frozen 0.003", "frozen 0.01", "taught 0.03")},
 }
