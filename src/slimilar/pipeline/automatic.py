@@ -109,18 +109,19 @@ def _by_depth(
     progress: Progress | None,
 ) -> tuple[Plan, tuple[str, ...]]:
     """Return the plan with the losses of layers weighted as held-out images have it, and what there is to tell."""
-    amount, looks = search_images(plan, len(images)), 0
+    looks = 0
 
-    def gaps(exponent: float) -> Tensor:
+    def gaps(exponent: float, amount: int) -> Tensor:
         nonlocal looks
         tried = candidate(weighted_by_depth(plan, exponent) if exponent else plan)
         found = look(model, example, [tried], images, amount, None)[tried.name]
         looks += 1
         if progress is not None:
-            progress(f"weighting layers by depth on {amount} images", looks, MOST_TRIED)
+            progress("weighting layers by depth", looks, MOST_TRIED)
         return found
 
-    weight = find_depth_weight(gaps)
+    few, many = search_images(plan, len(images))
+    weight = find_depth_weight(lambda t: gaps(t, few), lambda t: gaps(t, many))
     if not weight.exponent:
         return plan, ()
     return weighted_by_depth(plan, weight.exponent), (_told_depth(weight),)

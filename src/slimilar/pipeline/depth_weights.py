@@ -9,6 +9,7 @@ compared: a quick fit to some images, the divergence on others.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,8 +20,8 @@ from slimilar.criteria.allocation import with_weights
 from slimilar.errors import UnreachableBudget
 from slimilar.planning.plan import Plan
 
-_FARTHEST = 4  # t: the last layer then counts 55 times as much as the first
-MOST_TRIED = 2 + _FARTHEST  # 0, one step in the wrong direction, and all in the other
+_STEP = 2  # t: the last layer then counts seven times as much as the first
+MOST_TRIED = 7  # how often a search asks for divergences
 _SURELY = 1.5  # standard errors of the mean difference, image by image
 
 
@@ -39,32 +40,47 @@ def weighted_by_depth(plan: Plan, exponent: float) -> Plan:
     return with_weights(plan, np.exp(exponent * depth).tolist())
 
 
-def find_depth_weight(gaps: Callable[[float], Tensor]) -> DepthWeight:
-    """Return the exponent of the least divergence: steps of 1 from 0, in the direction that gains, while they gain.
+def find_depth_weight(first_look: Callable[[float], Tensor], gaps: Callable[[float], Tensor]) -> DepthWeight:
+    """Return the exponent of the least divergence among -3 to 3; what is within noise of 0 is not taken.
 
-    `gaps` returns the divergence of every held-out image for an exponent. What is within noise of 0 is not taken.
+    Both functions return the divergence of every held-out image for an exponent, the first one on few images: it
+    decides in which direction the other one looks, if at all.
 
     >>> import torch
     >>> noise = torch.tensor([0.01, -0.01, 0.02, -0.02])
-    >>> find_depth_weight(lambda t: (t - 2) ** 2 + (1 + t) * noise)
-    DepthWeight(exponent=2, before=4.0, after=0.0)
+    >>> divergence = lambda t: 5 + (t - 3) ** 2 + (1 + t) * noise
+    >>> find_depth_weight(divergence, divergence)
+    DepthWeight(exponent=3, before=14.0, after=5.0)
     """
-    plain = gaps(0)
-    found, least = 0, float(plain.mean())
-    for direction in (1, -1):
-        while abs(found) < _FARTHEST:
-            try:
-                tried = gaps(found + direction)
-            except UnreachableBudget:
-                break
-            if not (float(tried.mean()) < least and _is_surely_less(tried, plain)):
-                break
-            found, least = found + direction, float(tried.mean())
-        if found:
-            break
-    return DepthWeight(found, float(plain.mean()), least)
+    start = {t: _mean(_found(first_look, t)) for t in (0, _STEP, -_STEP)}
+    direction = min(start, key=lambda t: start[t]) // _STEP
+    if not direction:
+        return DepthWeight(0, start[0], start[0])
+    near, far, farther = (direction * t for t in (_STEP - 1, _STEP, _STEP + 1))
+    plain, tried = gaps(0), {far: _found(gaps, far)}
+    if _is_surely_less(tried[far], plain):
+        tried[farther] = _found(gaps, farther)
+    if _mean(tried[far]) <= _mean(tried.get(farther)):
+        tried[near] = _found(gaps, near)
+    better = {t: _mean(found) for t, found in tried.items() if _is_surely_less(found, plain)}
+    best = min(better, key=lambda t: better[t], default=0)
+    return DepthWeight(best, _mean(plain), better.get(best, _mean(plain)))
 
 
-def _is_surely_less(gaps: Tensor, than: Tensor) -> bool:
+def _found(gaps: Callable[[float], Tensor], exponent: float) -> Tensor | None:
+    """Return the divergences, or nothing where an exponent cannot reach the budget."""
+    try:
+        return gaps(exponent)
+    except UnreachableBudget:
+        return None
+
+
+def _mean(gaps: Tensor | None) -> float:
+    return math.inf if gaps is None else float(gaps.mean())
+
+
+def _is_surely_less(gaps: Tensor | None, than: Tensor) -> bool:
+    if gaps is None or len(gaps) < 2:
+        return False
     excess = gaps - than
-    return len(excess) > 1 and bool(excess.mean() < -_SURELY * excess.std() / len(excess) ** 0.5)
+    return bool(excess.mean() < -_SURELY * excess.std() / len(excess) ** 0.5)
