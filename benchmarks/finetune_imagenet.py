@@ -31,7 +31,7 @@ from slimilar.utils.atomic import write_text
 from slimilar.utils.row_ledger import RowLedger
 
 FLOPS = 0.75
-TRIALS = {"mobilenetv2-imagenet": ((1, 2, 4), (0.001, 0.003)), "resnet50-imagenet": ((1, 2), (0.001,))}
+TRIALS = {"mobilenetv2-imagenet": ((2, 4), (0.003,)), "resnet50-imagenet": ((1, 2), (0.001,))}
 TUNING = replace(recipe("reconstructed"), batch_size=32)
 Row = dict[str, Any]
 
@@ -45,6 +45,8 @@ def main() -> None:
     parser.add_argument("--runs", type=Path, default=Path("runs/finetune"), help="where runs are kept")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32",
+                        help="of convolutions in training; scores are always computed in float32")  # fmt: skip
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     ledger = opened(RESULTS / "finetune_imagenet.jsonl", "benchmarks/_accuracy")
@@ -57,7 +59,7 @@ def _compare(args: argparse.Namespace, ledger: RowLedger, network: str) -> None:
     """Choose on the second images of all classes, then score on the third."""
     found = pretrained(network, args.data)
     small = _pruned(args, network)
-    same = {"network": network, "flops": FLOPS, "seed": args.seed}
+    same = {"network": network, "flops": FLOPS, "seed": args.seed, "precision": args.precision}
     rows = [
         ledger.row(
             {**same, "epochs": 0, "lr": 0.0, "part": "held-out"}, partial(_scored, args, found, small, 1)
@@ -91,9 +93,16 @@ def _tuned(
 ) -> nn.Module:
     """Return the network after some epochs on the first images of all classes; a run is kept, and resumed."""
     images = _images(args.data, found, 0)
-    folder = args.runs / f"imagenet-{sum(p.numel() for p in small.parameters())}-{epochs}-{lr}-{args.seed}"
+    folder = (
+        args.runs
+        / f"imagenet-{sum(p.numel() for p in small.parameters())}-{epochs}-{lr}-{args.seed}-{args.precision}"
+    )
     settings = TrainingSettings(
-        args.seed, save_every=10, distillation=Distillation(weight=1.0), tensorboard=False
+        args.seed,
+        precision=args.precision,
+        save_every=10,
+        distillation=Distillation(weight=1.0),
+        tensorboard=False,
     )
     return finetune(
         small, images, replace(TUNING, epochs=epochs, lr=lr), teacher=found.model, folder=folder, resume=True,

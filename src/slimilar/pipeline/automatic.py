@@ -80,8 +80,10 @@ def decide(
             lambda: candidate(name, plan_of(model, example, options, images, structure=structure))
         )
 
-    if target.kind in COSTS and len(plan.groups) > 1:
-        plan, notes = with_smaller_batches(
+    weighted: tuple[str, ...] = ()
+    # thresholds that a caller has set for single layers refer to the heights as they are
+    if target.kind in COSTS and len(plan.groups) > 1 and not target.thresholds:
+        plan, weighted = with_smaller_batches(
             images,
             device_of(model),
             lambda data: _by_depth(model, example, lambda p: candidate("span", p), plan, data, progress),
@@ -97,7 +99,8 @@ def decide(
     )
     chosen = next(c for c in found if c.name == best(scores))
     used = images if chosen.fitted else CalibrationSet(seed=images.seed)
-    return Decision(chosen.plan, used, scores, (*notes, _told(chosen.name, scores)))
+    notes = (*weighted, _told(chosen.name, scores)) if chosen.plan is plan else (_told(chosen.name, scores),)
+    return Decision(chosen.plan, used, scores, notes)
 
 
 def _by_depth(
