@@ -32,7 +32,7 @@ SETTINGS = {
         ("vgg16-cifar10-full", "preresnet110-cifar10", "vgg16-cifar100-full", "preresnet110-cifar100"),
         ALL, ("0.8", "0.7", "0.6", "0.5", "0.4", "0.3", "0.2"), 60, 1024,
     ),
-    "medium": CurveSettings(("preresnet29-cifar10",), ALL, ("0.7", "0.4140"), 10, 1024),
+    "medium": CurveSettings(("resnet20-cifar10",), ALL, ("0.4", "0.65"), 10, 1024),
     "small": CurveSettings(("resnet20-cifar10",), ALL, ("0.65", "0.4"), 1, 256),
     "tiny": CurveSettings(("demo",), ("Ours", "PFGM"), ("0.7", "0.4"), 1, 32),
 }  # fmt: skip

@@ -46,16 +46,17 @@ def compared(
     """Enter a row for every method, budget, and for what its own paper does as well as for our reconstruction.
 
     `images` unlabelled ones are drawn from the training images, for criteria and substitutes that look at some.
-    With `apart` networks whose consumers were fitted to them are fine-tuned by the scale's recipe for those.
+    With `apart` networks whose consumers were fitted to them are fine-tuned by the scale's recipe for those. All
+    methods of the first budget come before those of the next, so that an unfinished run compares like with like.
     """
     experiment.base(name)
     collect(experiment, name, methods, budgets)
     kind = experiment.network(name).kind
     fitted = experiment.scale.recipe(kind, True) if apart and experiment.scale.fitted else None
-    for seed, (method, substitute) in product(_seeds(experiment), _by_importance(methods)):
+    for seed, budget, (method, substitute) in product(_seeds(experiment), budgets, _by_importance(methods)):
         in_rows = own_reconstruction(method) if substitute == OWN else substitute
-        if any(not _known(experiment, name, method, b, in_rows, seed) for b in budgets):
-            terms = _terms(experiment, name, [method], budgets, (substitute,), sparse_epochs, images)
+        if not _known(experiment, name, method, budget, in_rows, seed):
+            terms = _terms(experiment, name, [method], [budget], (substitute,), sparse_epochs, images)
             terms = replace(terms, seeds=(seed,), fitted_recipe=fitted)
             compare(_subject(experiment, name), terms, experiment.work / name, progress=_tell)
             collect(experiment, name, methods, budgets)
