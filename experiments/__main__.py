@@ -30,13 +30,17 @@ def main(words: list[str] | None = None) -> int:
     parser.add_argument("--threads", type=int, help="threads of PyTorch")
     parser.add_argument("--precision", choices=get_args(Precision), default="auto",
                         help="of the trainings; some processors compute convolutions faster in bfloat16")  # fmt: skip
+    parser.add_argument("--methods", metavar="LIST", type=lambda words: tuple(words.split(",")), default=(),
+                        help="compare these methods alone, as in: NS,SSL; processes with folders of their own "
+                        "(SLIMILAR_RUNS) can so share the rows of a table")  # fmt: skip
     parser.add_argument("--show", action="store_true", help="compute nothing; write what the known rows tell")
     args = parser.parse_args(words)
     try:
         for name in NAMES if args.name == "all" else [args.name]:
             done = reproduce(
-                name, args.scale, args.data, args.out, args.seed, args.threads, args.show, args.precision
-            )
+                name, args.scale, args.data, args.out, args.seed, args.threads, args.show, args.precision,
+                args.methods,
+            )  # fmt: skip
             print(*done, sep="\n")
     except SlimilarError as error:
         print(f"experiments: {error}", file=sys.stderr)

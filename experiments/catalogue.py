@@ -39,10 +39,12 @@ def reproduce(
     threads: int | None = None,
     show: bool = False,
     precision: Precision = "auto",
+    methods: tuple[str, ...] = (),
 ) -> list[Path]:
     """Run or resume an experiment, and return the files that it wrote.
 
     Another `precision` than "auto" is that of the trainings of compared methods, and is entered in their rows.
+    `methods` are the only ones to compare, by their names in the paper's tables; none stands for all.
     With `show` nothing is computed: table and figures are those of the rows that are there.
     """
     import torch
@@ -60,10 +62,19 @@ def reproduce(
     ledger = opened(folder / f"{scale}.jsonl", _header(name, scale, seed))
     found = None if place is None else Path(place).expanduser()
     work = work_folder() / "experiments" / (scale if precision == "auto" else f"{scale}-{precision}")
-    experiment = ExperimentRun(chosen, own, ledger, found, seed, work, precision=precision)
+    experiment = ExperimentRun(
+        chosen, own, ledger, found, seed, work, precision=precision, methods=_known(methods)
+    )
     if not show:
         module.run(experiment)
     return write(name, ledger, folder / scale, experiment.work)
+
+
+def _known(methods: tuple[str, ...]) -> tuple[str, ...]:
+    """Return names of methods, or raise where one is unknown."""
+    from experiments.methods import CRITERIA
+
+    return tuple(choose(method, list(CRITERIA), "method") for method in methods)
 
 
 def settings_of(name: str, scale: str) -> dict[str, Any]:

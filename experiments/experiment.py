@@ -84,6 +84,7 @@ class ExperimentRun:
     work: Path = Path("runs/experiments")  # for work that experiments share and resume
     opened: dict[str, TrainedNetwork] = field(default_factory=dict)
     precision: Precision = "auto"  # of the trainings; rows name another one than "auto"
+    methods: tuple[str, ...] = ()  # compared by this process; none stands for all
 
     def network(self, name: str) -> TrainedNetwork:
         """Return a network by its name; it is read once."""

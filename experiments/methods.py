@@ -53,7 +53,8 @@ def compared(
     collect(experiment, name, methods, budgets)
     kind = experiment.network(name).kind
     fitted = experiment.scale.recipe(kind, True) if apart and experiment.scale.fitted else None
-    for seed, budget, (method, substitute) in product(_seeds(experiment), budgets, _by_importance(methods)):
+    pairs = [pair for pair in _by_importance(methods) if pair[0] in (experiment.methods or methods)]
+    for seed, budget, (method, substitute) in product(_seeds(experiment), budgets, pairs):
         in_rows = own_reconstruction(method) if substitute == OWN else substitute
         if not _known(experiment, name, method, budget, in_rows, seed):
             terms = _terms(experiment, name, [method], [budget], (substitute,), sparse_epochs, images)

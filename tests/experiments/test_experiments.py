@@ -188,6 +188,21 @@ def test_rows_of_several_seeds_become_one():
     assert (error["error"], error["seeds"]) == ("no", 0)
 
 
+def test_processes_share_the_methods_of_a_comparison(tmp_path, monkeypatch):
+    rows = []
+    for method in ("PFGM", "Ours"):  # each as a process of its own would do it
+        monkeypatch.setenv("SLIMILAR_RUNS", str(tmp_path / method))
+        words = ["curve", "--scale", "tiny", "--out", str(tmp_path), "--methods", method]
+        assert main(words) == 0
+        rows.append({row["method"] for row in RowLedger(tmp_path / "curve" / "tiny.jsonl").rows})
+    assert rows == [{"base", "PFGM"}, {"base", "PFGM", "Ours"}]
+
+
+def test_an_unknown_method_is_answered_with_the_known_ones(capsys):
+    assert main(["curve", "--scale", "tiny", "--methods", "Our"]) == 1
+    assert "Ours" in capsys.readouterr().err
+
+
 def test_work_is_kept_where_the_environment_says(tmp_path, monkeypatch):
     monkeypatch.setenv("SLIMILAR_RUNS", str(tmp_path / "runs"))
     out = tmp_path / "results"
