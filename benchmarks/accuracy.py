@@ -2,7 +2,8 @@
 
     python benchmarks/accuracy.py --data FOLDER [--networks resnet20-cifar10,...] [--methods ours,...] [--seeds 0,1,2]
 
-FOLDER holds the checkpoints, cifar10.npz and imagenet/. Every choice of a setting is made with `--split held-out`: the
+FOLDER holds the checkpoints, cifar10.npz and imagenet/; efficientnet_lite0.py fetches a network that nothing was tuned
+on. Every choice of a setting is made with `--split held-out`: the
 last 5,000 training images of CIFAR-10, of which none is ever used for calibration. Rows are appended to
 benchmarks/results/accuracy.jsonl (accuracy-held-out.jsonl) as soon as they are known, and what is there already is
 skipped; the table is the .md file beside it, made again by `--methods ""`. Three seeds of calibration images:
@@ -35,6 +36,7 @@ BUDGETS = {
     "vgg16-cifar10": (0.7, 0.6, 0.5, 0.33),
     "resnet50-imagenet": (0.75, 0.58, 0.5),
     "mobilenetv2-imagenet": (0.85, 0.75, 0.6),
+    "efficientnet-lite0-imagenet": (0.85, 0.75, 0.6),
     "dncnn-denoise": (0.7, 0.5),
 }
 OTHER = {("vgg16-cifar10", "synthesized"): (0.7, 0.47, 0.33), ("resnet56-cifar10", "synthesized"): (0.7, 0.5)}

@@ -29,6 +29,7 @@ from slimilar.utils.torchvision_compat import import_torchvision
 SEED = 0
 BUDGETS = {
     "mobilenetv2-imagenet": 0.75,
+    "efficientnet-lite0-imagenet": 0.75,
     "efficientnet-b0-random": 0.75,
     "resnet50-imagenet": 0.75,
     "dncnn-denoise": 0.5,

@@ -59,6 +59,7 @@ NETWORKS = (
     "resnet56-cifar100",
     "resnet50-imagenet",
     "mobilenetv2-imagenet",
+    "efficientnet-lite0-imagenet",
     "demo",
 )
 

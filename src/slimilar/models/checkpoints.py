@@ -6,6 +6,7 @@ that is passed, or in the one that the environment variable SLIMILAR_DATA names.
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 from collections.abc import Callable
@@ -141,7 +142,18 @@ def _mobilenet_v2() -> Any:
     return import_torchvision("torchvision.models").mobilenet_v2()
 
 
+def _efficientnet_lite0() -> Any:
+    """Return timm's EfficientNet-Lite0: inverted residuals with ReLU6, padded as TensorFlow does."""
+    import_torchvision()
+    try:
+        models = importlib.import_module("timm")
+    except ModuleNotFoundError as error:
+        raise InvalidInput("timm is not installed; run: pip install 'slimilar[vision]'") from error
+    return models.create_model("tf_efficientnet_lite0")
+
+
 _CIFAR100 = Normalisation((0.5070, 0.4865, 0.4409), (0.2673, 0.2564, 0.2761))
+_LITE = Normalisation((127 / 255,) * 3, (128 / 255,) * 3)
 _CAFFE = Normalisation((123.68 / 255, 116.779 / 255, 103.939 / 255), (1 / 255, 1 / 255, 1 / 255))
 
 CHECKPOINTS = {
@@ -160,4 +172,5 @@ CHECKPOINTS = {
     ),
     "resnet50-imagenet": Checkpoint(caffe_resnet50, _CAFFE, "imagenet", 0.747, _blue_green_red),
     "mobilenetv2-imagenet": Checkpoint(_mobilenet_v2, IMAGENET, "imagenet", 0.7188),
+    "efficientnet-lite0-imagenet": Checkpoint(_efficientnet_lite0, _LITE, "imagenet", 0.751),
 }
