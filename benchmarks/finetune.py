@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
@@ -36,6 +36,7 @@ from slimilar.train import TrainingSettings, finetune
 from slimilar.train.settings import Precision
 from slimilar.utils.atomic import write_text
 from slimilar.utils.row_ledger import RowLedger
+from slimilar.utils.suggestions import choose
 
 SCORED = 5_000  # test images that a trial of settings is scored on
 _SHARE = {**FLOPS, CHOICE: CHOICE_FLOPS}
@@ -92,13 +93,16 @@ def main() -> None:
                         help="of convolutions in training; scores are always computed in float32")  # fmt: skip
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
-    networks, starts = args.networks.split(","), [s for s in args.starts.split(",") if s] or list(CHOSEN)
-    tunings = [t for t in args.tunings.split(";") if t] or [t for ways in CHOSEN.values() for t in ways]
+    networks, starts = _named(args.networks, FLOPS, "network"), _named(args.starts, CHOSEN, "start")
+    ways = (
+        VARIATIONS if args.choose else {name: way for ways in CHOSEN.values() for name, way in ways.items()}
+    )
+    tunings = _named(args.tunings, ways, "tuning", ";")
     epochs = [int(e) for e in args.epochs.split(",") if e]
     for seed in map(int, args.seeds.split(",")):
         work = Work(args.data, args.runs, seed, args.threads, args.images, args.precision)
         if args.choose:
-            _choose(work, starts, args.tunings, epochs)
+            _choose(work, starts, tunings, epochs)
         else:
             _score(work, (networks, starts, tunings, epochs))
     write_text(RESULTS / "finetune.md", table(_ledger("finetune").rows, _ledger("finetune-choice").rows))
@@ -108,12 +112,16 @@ def _ledger(name: str) -> RowLedger:
     return opened(RESULTS / f"{name}.jsonl", "benchmarks/_accuracy", "benchmarks/_finetune")
 
 
-def _choose(work: Work, starts: list[str], tunings: str, lengths: list[int]) -> None:
+def _named(text: str, known: Iterable[str], kind: str, between: str = ",") -> list[str]:
+    """Return the names of a list, each of which must be known; all if it is empty."""
+    return [choose(name, list(known), kind) for name in text.split(between) if name] or list(known)
+
+
+def _choose(work: Work, starts: list[str], tunings: list[str], lengths: list[int]) -> None:
     """Compare settings after some passes over some training images of another dataset, on its test images."""
     ledger = _ledger("finetune-choice")
-    only = tunings.split(";") if tunings else list(VARIATIONS)
     for images, epochs, start, name in trials():
-        if start in starts and name in only and epochs in lengths:
+        if start in starts and name in tunings and epochs in lengths:
             key = {
                 "network": CHOICE, "flops": CHOICE_FLOPS, "start": start, "tuning": name, "training images": images,
                 "epochs": epochs, "seed": work.seed, "precision": work.precision,
