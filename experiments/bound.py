@@ -35,7 +35,7 @@ class BoundSettings:
 
 SETTINGS = {
     "paper": BoundSettings(("vgg16-cifar10-full", "preresnet110-cifar10", "resnet50-imagenet"), 256),
-    "medium": BoundSettings(("vgg16-cifar10", "preresnet29-cifar10"), 256),
+    "medium": BoundSettings(("vgg16-cifar10", "resnet20-cifar10", "resnet56-cifar10"), 256),
     "small": BoundSettings(
         ("vgg16-cifar10", "resnet56-cifar10", "resnet56-cifar100", "resnet50-imagenet"), 32
     ),

@@ -60,7 +60,7 @@ SETTINGS = {
     "paper": MagnitudeSettings(
         ("vgg16-cifar10-full", "preresnet110-cifar10"), (0.1, 0.2, 0.3, 0.4, 0.5), ("none", "linear")
     ),
-    "medium": MagnitudeSettings(("vgg16-cifar10", "preresnet29-cifar10"), (0.1, 0.25, 0.4), ("none", "linear")),
+    "medium": MagnitudeSettings(("resnet20-cifar10", "vgg16-cifar10"), (0.1, 0.25, 0.4), ("none", "linear")),
     "small": MagnitudeSettings(("resnet20-cifar10",), (0.1, 0.25, 0.4), ("none", "linear")),
     "tiny": MagnitudeSettings(("demo",), (0.2, 0.4), ("none", "linear")),
 }  # fmt: skip
