@@ -55,7 +55,7 @@ def grail(task: Task, flops: float) -> nn.Module:
     plan, cut = _cut(task, flops)
     model, structure, batches = task.model, plan.structure, list(task.calibration.split(128))
     program = program_of(model, task.example, structure, len(batches[0]))
-    consumers = find_consumers(structure.trace, structure.grouping, program)
+    consumers = find_consumers(program.trace, structure.grouping, program)
     settings = Settings(form="mix", correct_stream=False, polish=False)
     tensors = {n: t.detach() for n, t in named_tensors(model).items()}
     network = fit_consumers(program, consumers, tensors, cut.mask, batches, settings)
