@@ -44,7 +44,7 @@ def find_depth_weight(first_look: Callable[[float], Tensor], gaps: Callable[[flo
     """Return the exponent of the least divergence among -3 to 3; what is within noise of 0 is not taken.
 
     Both functions return the divergence of every held-out image for an exponent, the first one on few images: it
-    decides in which direction the other one looks, if at all.
+    decides in which direction the other one looks, and ends the search only where both directions surely lose.
 
     >>> import torch
     >>> noise = torch.tensor([0.01, -0.01, 0.02, -0.02])
@@ -52,15 +52,16 @@ def find_depth_weight(first_look: Callable[[float], Tensor], gaps: Callable[[flo
     >>> find_depth_weight(divergence, divergence)
     DepthWeight(exponent=3, before=14.0, after=5.0)
     """
-    start = {t: _mean(_found(first_look, t)) for t in (0, _STEP, -_STEP)}
-    direction = min(start, key=lambda t: start[t]) // _STEP
-    if not direction:
-        return DepthWeight(0, start[0], start[0])
-    near, far, farther = (direction * t for t in (_STEP - 1, _STEP, _STEP + 1))
+    start = first_look(0)
+    sides = {t: _found(first_look, t) for t in (_STEP, -_STEP)}
+    side = min(sides, key=lambda t: _mean(sides[t]))
+    if _is_surely_less(start, sides[side]):
+        return DepthWeight(0, _mean(start), _mean(start))
+    near, far, farther = (side // _STEP * t for t in (_STEP - 1, _STEP, _STEP + 1))
     plain, tried = gaps(0), {far: _found(gaps, far)}
     if _is_surely_less(tried[far], plain):
         tried[farther] = _found(gaps, farther)
-    if _mean(tried[far]) <= _mean(tried.get(farther)):
+    if _mean(tried[far]) <= _mean(tried.get(farther)) and not _is_surely_less(plain, tried[far]):
         tried[near] = _found(gaps, near)
     better = {t: _mean(found) for t, found in tried.items() if _is_surely_less(found, plain)}
     best = min(better, key=lambda t: better[t], default=0)
@@ -79,8 +80,11 @@ def _mean(gaps: Tensor | None) -> float:
     return math.inf if gaps is None else float(gaps.mean())
 
 
-def _is_surely_less(gaps: Tensor | None, than: Tensor) -> bool:
-    if gaps is None or len(gaps) < 2:
+def _is_surely_less(gaps: Tensor | None, than: Tensor | None) -> bool:
+    """Tell whether divergences are less by more than noise; those of an exponent that is out of reach are the most."""
+    if gaps is None or than is None:
+        return gaps is not None
+    if len(gaps) < 2:
         return False
     excess = gaps - than
     return bool(excess.mean() < -_SURELY * excess.std() / len(excess) ** 0.5)
