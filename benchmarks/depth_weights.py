@@ -93,7 +93,7 @@ def _compared(task: Task, plan: Plan, flops: float, exponent: float) -> dict[str
 
 
 def _quick(task: Task, candidate: Candidate, images: CalibrationSet) -> tuple[float, int]:
-    many = search_images(candidate.plan, len(images))[1]
+    many = search_images(candidate.plan, len(images))
     gaps = look(task.model, task.example, [candidate], images, many, None)["span"]
     return round(float(gaps.mean()), 4), many
 

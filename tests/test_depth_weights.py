@@ -66,16 +66,16 @@ def test_weights_by_depth_move_channels_along_the_network(plan: Plan) -> None:
     assert early[last] < late[last]
 
 
-@pytest.mark.parametrize("best", [-3, -2, -1, 0, 1, 2, 3])
-def test_the_search_finds_the_best_exponent_on_either_side(best: int) -> None:
-    tried: list[tuple[str, float]] = []
+@pytest.mark.parametrize("best", [-3, -1, 0, 1, 2, 3])
+def test_the_search_finds_the_best_exponent_that_counts_later_layers_more(best: int) -> None:
+    tried: list[float] = []
 
-    def gaps(exponent: float, images: str) -> Tensor:
-        tried.append((images, exponent))
+    def gaps(exponent: float) -> Tensor:
+        tried.append(exponent)
         return 1 + 0.1 * (exponent - 1.1 * best) ** 2 + torch.tensor([0.01, -0.01, 0.02, -0.02]) * exponent
 
-    found = find_depth_weight(lambda t: gaps(t, "few"), lambda t: gaps(t, "many"))
-    assert found.exponent == best
+    found = find_depth_weight(gaps)
+    assert found.exponent == max(best, 0)
     assert len(tried) == len(set(tried)) <= MOST_TRIED
     assert found.after <= found.before
 
@@ -84,25 +84,18 @@ def test_what_is_within_noise_is_not_taken() -> None:
     noise = torch.tensor([0.5, -0.4, 0.3, -0.45])
     gaps = [lambda t: 1 - 0.01 * t + noise * t, lambda t: torch.tensor([1.0 - 0.1 * t])]
     for found in gaps:  # one image proves nothing
-        assert find_depth_weight(found, found).exponent == 0
+        assert find_depth_weight(found).exponent == 0
 
 
-def test_where_the_first_look_surely_loses_there_is_no_second() -> None:
-    def second(exponent: float) -> Tensor:
-        raise AssertionError(exponent)
+def test_what_surely_loses_ends_the_search() -> None:
+    tried: list[float] = []
 
-    assert find_depth_weight(lambda t: torch.tensor([1.0, 2.0]) + t * t, second).exponent == 0
+    def gaps(exponent: float) -> Tensor:
+        tried.append(exponent)
+        return torch.tensor([1.0, 2.0]) + exponent * exponent
 
-
-def test_a_first_look_within_noise_does_not_end_the_search() -> None:
-    """On ResNet-50 eight measured images had seen a loss where 32 saw a large gain."""
-
-    def few(exponent: float) -> Tensor:
-        return 1 + 0.01 * (exponent - 0.5) ** 2 + 0.05 * exponent * torch.tensor([1.0, -1.0, 1.2, -1.2])
-
-    assert (
-        find_depth_weight(few, lambda t: 1 + (t - 2) ** 2 + 0.1 * t * torch.tensor([1.0, -1.0])).exponent == 2
-    )
+    assert find_depth_weight(gaps).exponent == 0
+    assert tried == [0, 2]
 
 
 @pytest.mark.parametrize(("reach", "chosen"), [(0, 0), (1, 0), (2, 2), (3, 3)])
@@ -112,10 +105,12 @@ def test_a_weight_that_cannot_reach_the_budget_is_not_taken(reach: int, chosen: 
             raise UnreachableBudget("too far")
         return 1 - 0.1 * exponent + torch.tensor([0.001, -0.001])
 
-    assert find_depth_weight(gaps, gaps).exponent == chosen
+    assert find_depth_weight(gaps).exponent == chosen
 
 
-@pytest.mark.parametrize(("best", "told"), [(3, "later layers counted"), (-1, "earlier layers"), (0, None)])
+@pytest.mark.parametrize(
+    ("best", "told"), [(3, "later layers counted"), (1, "later layers counted"), (0, None)]
+)
 def test_prune_takes_the_weight_that_held_out_images_choose(
     best: int, told: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:

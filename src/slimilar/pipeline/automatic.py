@@ -112,9 +112,9 @@ def _by_depth(
     progress: Progress | None,
 ) -> tuple[Plan, tuple[str, ...]]:
     """Return the plan with the losses of layers weighted as held-out images have it, and what there is to tell."""
-    looks = 0
+    looks, amount = 0, search_images(plan, len(images))
 
-    def gaps(exponent: float, amount: int) -> Tensor:
+    def gaps(exponent: float) -> Tensor:
         nonlocal looks
         tried = candidate(weighted_by_depth(plan, exponent) if exponent else plan)
         found = look(model, example, [tried], images, amount, None)[tried.name]
@@ -123,8 +123,7 @@ def _by_depth(
             progress("weighting layers by depth", looks, MOST_TRIED)
         return found
 
-    few, many = search_images(plan, len(images))
-    weight = find_depth_weight(lambda t: gaps(t, few), lambda t: gaps(t, many))
+    weight = find_depth_weight(gaps)
     if not weight.exponent:
         return plan, ()
     return weighted_by_depth(plan, weight.exponent), (_told_depth(weight),)
@@ -146,9 +145,8 @@ def _too_few(amount: int) -> str:
 
 
 def _told_depth(weight: DepthWeight) -> str:
-    deep = "later" if weight.exponent > 0 else "earlier"
     told = f"divergence on held-out images {weight.before:.4f} -> {weight.after:.4f}"
-    return f"{deep} layers counted up to {math.exp(abs(weight.exponent)):.1f} times as much as the others: {told}"
+    return f"later layers counted up to {math.exp(weight.exponent):.1f} times as much as earlier ones: {told}"
 
 
 def _told(name: str, scores: Mapping[str, float]) -> str:

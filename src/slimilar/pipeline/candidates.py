@@ -97,11 +97,10 @@ def _is_behind(gaps: Tensor, least: Tensor) -> bool:
     return bool(excess.mean() > _SURELY * excess.std() / len(excess) ** 0.5)
 
 
-def search_images(plan: Plan, images: int) -> tuple[int, int]:
-    """Return how many images a search looks at, first and then: more in small networks, where they cost little."""
+def search_images(plan: Plan, images: int) -> int:
+    """Return how many images a search looks at: more in small networks, where they cost little."""
     affordable = int(_SEARCH / max(1, plan.before.flops))
-    few, many = max(_LOOKS[0], affordable // 8), max(_LOOKS[1], affordable)
-    return min(images, _REAL, few), min(images, _REAL, many)
+    return min(images, _REAL, max(_LOOKS[1], affordable))
 
 
 def look(

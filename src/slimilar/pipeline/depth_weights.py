@@ -1,10 +1,11 @@
 """Layers act together: how much the depth of a layer counts in the allocation, found on held-out images.
 
 The scan measures what the output loses if one layer alone is pruned. In the pruned network later layers are refitted
-as well and make up for part of what earlier ones lose, or errors of many layers add up. How the two weigh differs from
-network to network and from budget to budget. So the measured losses are multiplied by $e^{t(x - 1/2)}$, with x = 0 at
-the first layer and 1 at the last one: t > 0 prunes early layers more, t < 0 late ones. Each t is judged as plans are
-compared: a quick fit to some images, the divergence on others.
+as well and make up for part of what earlier ones lose. How much differs from network to network and from budget to
+budget. So the measured losses are multiplied by $e^{t(x - 1/2)}$, with x = 0 at the first layer and 1 at the last one:
+t > 0 prunes early layers more. Each t is judged as plans are compared: a quick fit to some images, the divergence on
+others. A quick fit makes up for less than the real one, so it would favour t < 0 wrongly (ResNet-20 at half of its
+FLOPs: quick fits 0.48 -> 0.43 with t = -2, real ones 0.167 -> 0.227), and what it says for t > 0 is on the safe side.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from slimilar.criteria.allocation import with_weights
 from slimilar.errors import UnreachableBudget
 from slimilar.planning.plan import Plan
 
-_STEP = 2  # t: the last layer then counts seven times as much as the first
-MOST_TRIED = 7  # how often a search asks for divergences
+_NEAR, _FAR, _FARTHER = 1, 2, 3  # t; with 2 the last layer counts seven times as much as the first
+MOST_TRIED = 4  # how often a search asks for divergences
 _SURELY = 1.5  # standard errors of the mean difference, image by image
 
 
@@ -40,29 +41,21 @@ def weighted_by_depth(plan: Plan, exponent: float) -> Plan:
     return with_weights(plan, np.exp(exponent * depth).tolist())
 
 
-def find_depth_weight(first_look: Callable[[float], Tensor], gaps: Callable[[float], Tensor]) -> DepthWeight:
-    """Return the exponent of the least divergence among -3 to 3; what is within noise of 0 is not taken.
+def find_depth_weight(gaps: Callable[[float], Tensor]) -> DepthWeight:
+    """Return the exponent of the least divergence among 0 to 3; what is within noise of 0 is not taken.
 
-    Both functions return the divergence of every held-out image for an exponent, the first one on few images: it
-    decides in which direction the other one looks, and ends the search only where both directions surely lose.
+    `gaps` returns the divergence of every held-out image for an exponent.
 
     >>> import torch
     >>> noise = torch.tensor([0.01, -0.01, 0.02, -0.02])
-    >>> divergence = lambda t: 5 + (t - 3) ** 2 + (1 + t) * noise
-    >>> find_depth_weight(divergence, divergence)
+    >>> find_depth_weight(lambda t: 5 + (t - 3) ** 2 + (1 + t) * noise)
     DepthWeight(exponent=3, before=14.0, after=5.0)
     """
-    start = first_look(0)
-    sides = {t: _found(first_look, t) for t in (_STEP, -_STEP)}
-    side = min(sides, key=lambda t: _mean(sides[t]))
-    if _is_surely_less(start, sides[side]):
-        return DepthWeight(0, _mean(start), _mean(start))
-    near, far, farther = (side // _STEP * t for t in (_STEP - 1, _STEP, _STEP + 1))
-    plain, tried = gaps(0), {far: _found(gaps, far)}
-    if _is_surely_less(tried[far], plain):
-        tried[farther] = _found(gaps, farther)
-    if _mean(tried[far]) <= _mean(tried.get(farther)) and not _is_surely_less(plain, tried[far]):
-        tried[near] = _found(gaps, near)
+    plain, tried = gaps(0), {_FAR: _found(gaps, _FAR)}
+    if _is_surely_less(tried[_FAR], plain):
+        tried[_FARTHER] = _found(gaps, _FARTHER)
+    if _mean(tried[_FAR]) <= _mean(tried.get(_FARTHER)) and not _is_surely_less(plain, tried[_FAR]):
+        tried[_NEAR] = _found(gaps, _NEAR)
     better = {t: _mean(found) for t, found in tried.items() if _is_surely_less(found, plain)}
     best = min(better, key=lambda t: better[t], default=0)
     return DepthWeight(best, _mean(plain), better.get(best, _mean(plain)))
