@@ -29,7 +29,7 @@ _READING = """# Networks that do not classify
 
 Command: `python benchmarks/tasks.py --data FOLDER`; rows with seeds, versions and commits in tasks.jsonl.
 Pruned with unlabelled images, no training unless a row says so. FLOPs are those of the whole network. Images to
-calibrate with, to train on and to score on never meet. A seed draws all of them anew, except the denoiser's test images.
+calibrate with, to train on and to score on never meet. A seed draws all of them anew, but not Set68.
 
 CPU seconds are those of pruning, or of training and scoring where a row says that it is trained. The first budget of a
 run includes the scan, which serves all of them.
