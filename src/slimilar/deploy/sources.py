@@ -14,7 +14,7 @@ from torch import nn
 from slimilar.deploy.model_names import KNOWN, ModelSource, check_python_file, parse
 from slimilar.errors import InvalidInput
 from slimilar.utils.suggestions import choose
-from slimilar.utils.torchvision_compat import import_torchvision
+from slimilar.utils.torchvision_compat import import_timm, import_torchvision
 
 # Options allowed in a stored name: they change sizes, never which code runs.
 SIZES = frozenset({"classes", "width", "num_classes", "width_mult", "in_chans"})
@@ -79,11 +79,7 @@ def _torchvision(source: ModelSource) -> Any:
 
 
 def _timm(source: ModelSource) -> Any:
-    import_torchvision()
-    try:
-        import timm
-    except ModuleNotFoundError as error:
-        raise InvalidInput("timm is not installed; run: pip install 'slimilar[vision]'") from error
+    timm = import_timm()
     choose(source.name.partition(".")[0], timm.list_models(), "timm model")
     return timm.create_model(source.name, pretrained=False, **source.options)
 

@@ -6,7 +6,6 @@ that is passed, or in the one that the environment variable SLIMILAR_DATA names.
 
 from __future__ import annotations
 
-import importlib
 import os
 import re
 from collections.abc import Callable
@@ -25,7 +24,7 @@ from slimilar.errors import DataError, InvalidInput, Option
 from slimilar.models.resnet import ResNet
 from slimilar.models.vgg import STAGES, VGG
 from slimilar.utils.suggestions import choose
-from slimilar.utils.torchvision_compat import import_torchvision
+from slimilar.utils.torchvision_compat import import_timm, import_torchvision
 
 State = dict[str, Tensor]
 
@@ -144,12 +143,7 @@ def _mobilenet_v2() -> Any:
 
 def _efficientnet_lite0() -> Any:
     """Return timm's EfficientNet-Lite0: inverted residuals with ReLU6, padded as TensorFlow does."""
-    import_torchvision()
-    try:
-        models = importlib.import_module("timm")
-    except ModuleNotFoundError as error:
-        raise InvalidInput("timm is not installed; run: pip install 'slimilar[vision]'") from error
-    return models.create_model("tf_efficientnet_lite0")
+    return import_timm().create_model("tf_efficientnet_lite0")
 
 
 _CIFAR100 = Normalisation((0.5070, 0.4865, 0.4409), (0.2673, 0.2564, 0.2761))

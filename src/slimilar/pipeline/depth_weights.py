@@ -4,8 +4,8 @@ The scan measures what the output loses if one layer alone is pruned. In the pru
 as well and make up for part of what earlier ones lose. How much differs from network to network and from budget to
 budget. So the measured losses are multiplied by $e^{t(x - 1/2)}$, with x = 0 at the first layer and 1 at the last one:
 t > 0 prunes early layers more. Each t is judged as plans are compared: a quick fit to some images, the divergence on
-others. A quick fit makes up for less than the real one, so it would favour t < 0 wrongly (ResNet-20 at half of its
-FLOPs: quick fits 0.48 -> 0.43 with t = -2, real ones 0.167 -> 0.227), and what it says for t > 0 is on the safe side.
+others. A quick fit makes up for less than the real one, so it favours t < 0 wrongly (ResNet-20 at half of its FLOPs:
+quick fits 0.48 -> 0.43 with t = -2, real ones 0.167 -> 0.227), and sees a gain with t > 0 only in spite of that.
 """
 
 from __future__ import annotations

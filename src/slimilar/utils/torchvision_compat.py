@@ -2,9 +2,9 @@
 
 PyPI's torchvision is built for CUDA. Beside a CPU build of torch its compiled part cannot be loaded, and its
 Python part then stops at ``operator torchvision::nms does not exist``, although models and datasets need no
-compiled operator at all. Declaring the two operators it looks up is enough. timm imports torchvision, so call
-``import_torchvision()`` before ``import timm``; ultralytics does too, and gets a ``nms`` in PyTorch, by which its
-detectors choose boxes.
+compiled operator at all. Declaring the two operators it looks up is enough. timm imports torchvision, so use
+``import_timm()``. ultralytics does too: call ``import_torchvision()`` before it; its detectors choose boxes by a
+``nms`` in PyTorch then.
 """
 
 from __future__ import annotations
@@ -75,3 +75,12 @@ def _overlap(one: Tensor, others: Tensor) -> Tensor:
     shared = sides.prod(1)
     area, areas = ((b[:, 2:] - b[:, :2]).prod(1) for b in (one, others))
     return shared / (area + areas - shared)
+
+
+def import_timm() -> Any:
+    """Import and return timm, which imports torchvision."""
+    import_torchvision()
+    try:
+        return importlib.import_module("timm")
+    except ModuleNotFoundError as error:
+        raise InvalidInput("timm is not installed; run: pip install 'slimilar[vision]'") from error
