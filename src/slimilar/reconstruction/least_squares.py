@@ -42,7 +42,7 @@ Kept = NDArray[np.bool_]
 
 _AHEAD = 40_000_000  # numbers that the original wrote ahead of the pruned network, of all batches
 LIVE = 170_000_000  # numbers that both versions hold; where activations are large, some images join later
-_GROWN = 640_000_000  # and that they may come to hold at a later consumer
+_GROWN = 420_000_000  # and that they may come to hold at a later consumer
 _PASSES = 32  # multiply-adds that one look at an output is worth: it is memory that takes the time
 _CAREFUL = 1.0  # the ridge where a single image leaves nothing to measure on
 LARGEST = 6000  # unknowns of one output channel; beyond, only channels are mixed and kernels keep their shape
