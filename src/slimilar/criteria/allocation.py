@@ -101,7 +101,7 @@ class _Widths:
     """FLOPs as a smooth function of group widths, to see what removing one unit of each group saves."""
 
     def __init__(self, costs: CostModel, spans: Sequence[tuple[int, int]]) -> None:
-        self.terms = [(t.flops, t.vectors) for t in costs.terms if t.flops]
+        self.flops, self.vectors = costs.products["flops"]
         self.spans = spans
         self.share = np.zeros((len(costs.vectors), len(spans)))
         self.size = np.array([len(v) for v in costs.vectors], np.float64)
@@ -112,11 +112,9 @@ class _Widths:
     def saving(self, widths: Sequence[int]) -> list[float]:
         """Return the FLOPs that one more unit of each group would save."""
         lost = np.array([w for _, w in self.spans], np.float64) - np.array(widths, np.float64)
-        size = self.size - self.share @ lost
-        gradient = np.zeros(len(size))
-        for flops, vectors in self.terms:
-            for i, v in enumerate(vectors):
-                others = [size[u] for j, u in enumerate(vectors) if j != i]
-                gradient[v] += flops * float(np.prod(others))
-        saved: list[float] = (gradient @ self.share).tolist()
+        size = np.append(self.size - self.share @ lost, 1.0)
+        factors, gradient = size[self.vectors], np.zeros(len(size))
+        for i, factor in enumerate(self.vectors.T):
+            np.add.at(gradient, factor, self.flops * np.delete(factors, i, axis=1).prod(axis=1))
+        saved: list[float] = (gradient[:-1] @ self.share).tolist()
         return saved
