@@ -25,7 +25,7 @@ from accuracy import outputs, score
 import slimilar
 from slimilar.calibration.calibration_set import CalibrationSet, calibration_set
 from slimilar.calibration.program import program_for
-from slimilar.pipeline.candidates import Candidate, look, search_images
+from slimilar.pipeline.candidates import Candidate, HeldOutImages, search_images
 from slimilar.pipeline.depth_weights import weighted_by_depth
 from slimilar.planning.plan import Plan
 from slimilar.planning.target import PruningTarget
@@ -94,7 +94,7 @@ def _compared(task: Task, plan: Plan, flops: float, exponent: float) -> dict[str
 
 def _quick(task: Task, candidate: Candidate, images: CalibrationSet) -> tuple[float, int]:
     many = search_images(candidate.plan, len(images))
-    gaps = look(task.model, task.example, [candidate], images, many, None)["span"]
+    gaps = HeldOutImages.of(task.model, task.example, images, many).gaps(candidate)
     return round(float(gaps.mean()), 4), many
 
 

@@ -136,27 +136,20 @@ def test_auto_takes_the_candidate_that_does_best(winner: str, monkeypatch: pytes
 
 
 def test_candidates_far_behind_get_no_second_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    looks: list[tuple[int, list[str]]] = []
+    looks: list[tuple[int, str]] = []
     told = {32: {"a": 0.1, "b": 0.19, "c": 0.21, "d": 0.9}, 128: {"a": 0.3, "b": 0.28}}
 
-    def look(
-        model: object,
-        example: object,
-        found: list[candidates.Candidate],
-        images: object,
-        count: int,
-        *_: object,
-    ) -> dict[str, Tensor]:
-        looks.append((count, [c.name for c in found]))
-        return {c.name: torch.tensor([told[count][c.name]]) for c in found}
+    def gaps(self: candidates.HeldOutImages, candidate: candidates.Candidate, quick: bool) -> Tensor:
+        looks.append((self.count, candidate.name))
+        return torch.tensor([told[self.count][candidate.name]])
 
-    monkeypatch.setattr(candidates, "look", look)
+    monkeypatch.setattr(candidates.HeldOutImages, "gaps", gaps)
     net, given = headed(), images(1)
     plan = slimilar.analyze(net, given, criterion="magnitude-l2")
     four = [candidates.Candidate(name, plan, plan.at(flops=0.7)) for name in "abcd"]
     many = calibration_set(images(2).repeat(100, 1, 1, 1), None, given)
     scores = candidates.held_out_scores(net, given, four, many)
-    assert looks == [(32, ["a", "b", "c", "d"]), (128, ["a", "b"])]
+    assert looks == [(32, name) for name in "abcd"] + [(128, name) for name in "ab"]
     assert candidates.best(scores) == "b"  # "c" had 0.21, but on other images than "b"
     assert scores == pytest.approx({"a": 0.3, "b": 0.28, "c": 0.3, "d": 0.9})
 
@@ -164,20 +157,15 @@ def test_candidates_far_behind_get_no_second_look(monkeypatch: pytest.MonkeyPatc
 def test_where_quick_fits_lose_nearly_everything_real_ones_are_compared(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    looks: list[tuple[int, list[str], bool]] = []
+    looks: list[tuple[int, str, bool]] = []
     quick = {"span": 1.35, "similarity": 1.34, "similarity, data-free": 1.3}
     real = {"span": 0.3, "similarity": 0.5, "similarity, data-free": 0.6}
 
-    def look(
-        model: object, example: object, found: list[candidates.Candidate], images: object, count: int,
-        progress: object, quick_fit: bool = True, **options: bool,
-    ) -> dict[str, Tensor]:  # fmt: skip
-        quickly = options.get("quick", quick_fit)
-        looks.append((count, [c.name for c in found], quickly))
-        told = quick if quickly else real
-        return {c.name: told[c.name] + torch.tensor([0.1, -0.1, 0.05, -0.05]) for c in found}
+    def gaps(self: candidates.HeldOutImages, candidate: candidates.Candidate, quickly: bool) -> Tensor:
+        looks.append((self.count, candidate.name, quickly))
+        return (quick if quickly else real)[candidate.name] + torch.tensor([0.1, -0.1, 0.05, -0.05])
 
-    monkeypatch.setattr(candidates, "look", look)
+    monkeypatch.setattr(candidates.HeldOutImages, "gaps", gaps)
     net, given = headed(), images(1)
     plan = slimilar.analyze(net, given, criterion="magnitude-l2")
     three = [
@@ -190,7 +178,8 @@ def test_where_quick_fits_lose_nearly_everything_real_ones_are_compared(
         return candidates.best(candidates.held_out_scores(net, given, three, many))
 
     assert chosen() == "span"
-    assert looks == [(32, [*quick], True), (128, [*quick], True), (200, [*quick], False)]
+    looked = [(32, True), (128, True), (200, False)]
+    assert looks == [(count, name, quickly) for count, quickly in looked for name in quick]
     real["similarity, data-free"] = 0.2
     assert chosen() == "similarity, data-free"
     quick |= {"span": 0.3, "similarity": 0.31, "similarity, data-free": 0.32}

@@ -13,7 +13,7 @@ import slimilar
 from slimilar.criteria.allocation import with_weights
 from slimilar.errors import UnreachableBudget
 from slimilar.pipeline import automatic
-from slimilar.pipeline.candidates import Candidate
+from slimilar.pipeline.candidates import Candidate, HeldOutImages
 from slimilar.pipeline.depth_weights import MOST_TRIED, find_depth_weight, weighted_by_depth
 from slimilar.planning.plan import Plan
 
@@ -118,15 +118,11 @@ def test_prune_takes_the_weight_that_held_out_images_choose(
     scanned = slimilar.analyze(net, given[:1], criterion="span", calibration=given)
     at = {t: weighted_by_depth(scanned, t).at(flops=0.5, round_to=1).widths for t in range(-3, 4)}
 
-    def look(
-        model: object, example: object, found: list[Candidate], *_: object, **__: object
-    ) -> dict[str, Tensor]:
-        (candidate,) = found
+    def gaps(_: HeldOutImages, candidate: Candidate) -> Tensor:
         exponent = next(t for t in at if at[t] == candidate.cut.widths)
-        gaps = 1 + 0.1 * (exponent - 1.1 * best) ** 2 + torch.tensor([0.001, -0.001]) * exponent
-        return {candidate.name: gaps}
+        return 1 + 0.1 * (exponent - 1.1 * best) ** 2 + torch.tensor([0.001, -0.001]) * exponent
 
-    monkeypatch.setattr(automatic, "look", look)
+    monkeypatch.setattr(HeldOutImages, "gaps", gaps)
     monkeypatch.setattr(automatic, "held_out_scores", lambda *_: {"span": 0.1})
     result = slimilar.prune(net, given[:1], flops=0.5, round_to=1, calibration=given, verify=False)
     assert result.cut.widths == at[best]

@@ -17,9 +17,9 @@ from slimilar.pipeline.analysis import AnalysisOptions, plan_of
 from slimilar.pipeline.candidates import (
     ALTERNATIVES,
     Candidate,
+    HeldOutImages,
     best,
     held_out_scores,
-    look,
     search_images,
 )
 from slimilar.pipeline.depth_weights import (
@@ -112,12 +112,11 @@ def _by_depth(
     progress: Progress | None,
 ) -> tuple[Plan, tuple[str, ...]]:
     """Return the plan with the losses of layers weighted as held-out images have it, and what there is to tell."""
-    looks, amount = 0, search_images(plan, len(images))
+    looks, held_out = 0, HeldOutImages.of(model, example, images, search_images(plan, len(images)))
 
     def gaps(exponent: float) -> Tensor:
         nonlocal looks
-        tried = candidate(weighted_by_depth(plan, exponent) if exponent else plan)
-        found = look(model, example, [tried], images, amount, None)[tried.name]
+        found = held_out.gaps(candidate(weighted_by_depth(plan, exponent) if exponent else plan))
         looks += 1
         if progress is not None:
             progress("weighting layers by depth", looks, MOST_TRIED)

@@ -61,10 +61,19 @@ def held_out_scores(
 
     Those far behind count no less than the others' worst, so that none of them wins by an easier look.
     """
+
+    def look(at: Sequence[Candidate], count: int, quick: bool = True) -> dict[str, Tensor]:
+        held_out, found = HeldOutImages.of(model, example, images, count), {}
+        for i, candidate in enumerate(at):
+            found[candidate.name] = held_out.gaps(candidate, quick)
+            if progress is not None:
+                progress(f"comparing plans on {count} images", i + 1, len(candidates))
+        return found
+
     scores: dict[str, float] = {}
     left = list(candidates)
     for count in sorted({min(count, len(images)) for count in _LOOKS}):
-        found = look(model, example, left, images, count, progress)
+        found = look(left, count)
         scores |= {name: float(gaps.mean()) for name, gaps in found.items()}
         ahead = sorted(left, key=lambda c: scores[c.name])
         first, fit = ahead[0], next((c for c in ahead if c.fitted), ahead[0])
@@ -77,7 +86,7 @@ def held_out_scores(
     if len(left) == 1 or (first.fitted and scores[first.name] < _POOR):
         return scores
     # narrow deep networks: a quick fit to few images lost 1.35, the real one to 1,024 lost 0.07
-    found = look(model, example, left, images, min(_REAL, len(images)), progress, quick=False)
+    found = look(left, min(_REAL, len(images)), quick=False)
     decided = {name: float(gaps.mean()) for name, gaps in found.items()}
     return {name: max(score, *decided.values()) for name, score in scores.items()} | decided
 
@@ -103,33 +112,34 @@ def search_images(plan: Plan, images: int) -> int:
     return min(images, _REAL, max(_LOOKS[1], affordable))
 
 
-def look(
-    model: nn.Module,
-    example: Example,
-    candidates: Sequence[Candidate],
-    images: CalibrationSet,
-    count: int,
-    progress: Progress | None,
-    quick: bool = True,
-) -> dict[str, Tensor]:
-    """Return the divergence of every candidate on each of a quarter of so many images."""
-    parts = hold_out(_some(images, count))
-    fit = images.only(torch.cat(parts.fit))
-    wanted = [_outputs(model, example, batch) for batch in parts.measure]
-    found = {}
-    for i, candidate in enumerate(candidates):
-        calibration = fit if candidate.fitted else None
-        usual = settings_for(candidate.plan, count, images.seed)
-        settings = replace(_QUICK if quick else usual, seed=images.seed, together=False)
+@dataclass(frozen=True, eq=False)
+class HeldOutImages:
+    """Images to fit candidates to, others to measure them on, and what the original gives for these."""
+
+    model: nn.Module
+    example: Example
+    count: int
+    fit: CalibrationSet
+    measure: Sequence[Tensor]
+    wanted: Sequence[list[Tensor]]
+
+    @staticmethod
+    def of(model: nn.Module, example: Example, images: CalibrationSet, count: int) -> HeldOutImages:
+        """Hold a quarter of so many images out."""
+        parts = hold_out(_some(images, count))
+        wanted = [_outputs(model, example, batch) for batch in parts.measure]
+        return HeldOutImages(model, example, count, images.only(torch.cat(parts.fit)), parts.measure, wanted)
+
+    def gaps(self, candidate: Candidate, quick: bool = True) -> Tensor:
+        """Return the divergence of a candidate on every image that is measured on."""
+        usual = settings_for(candidate.plan, self.count, self.fit.seed)
+        settings = replace(_QUICK if quick else usual, seed=self.fit.seed, together=False)
         made = reconstructed_model(
-            model, example, candidate.plan, candidate.cut, "linear", calibration, images.seed, None, settings
-        )
-        given = [_outputs(made.model, example, batch) for batch in parts.measure]
-        gaps = [divergence_by_image(a, b) for a, b in zip(given, wanted, strict=True)]
-        found[candidate.name] = torch.cat(gaps)
-        if progress is not None:
-            progress(f"comparing plans on {count} images", i + 1, len(candidates))
-    return found
+            self.model, self.example, candidate.plan, candidate.cut, "linear",
+            self.fit if candidate.fitted else None, self.fit.seed, None, settings,
+        )  # fmt: skip
+        given = [_outputs(made.model, self.example, batch) for batch in self.measure]
+        return torch.cat([divergence_by_image(a, b) for a, b in zip(given, self.wanted, strict=True)])
 
 
 def _some(images: CalibrationSet, count: int) -> list[Tensor]:

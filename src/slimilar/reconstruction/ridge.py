@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property
 
 import torch
 from torch import Tensor
@@ -155,10 +155,11 @@ def weakest_strength(
     A ridge pulls every layer the same way, so its bias adds up over the layers; the noise of a weaker one does not.
     """
     search = RidgeSearch(fit, held_out, prior, weight).combined().single()
-    strength, error = _descend(search.error)
+    error_of = cache(search.error)  # the descent has been at some of the weaker ones
+    strength, error = _descend(error_of)
     allowed = error + _AS_GOOD * search.gain(error)
     place = _GRID.index(strength)
-    while place and search.error(_GRID[place - 1]) <= allowed:
+    while place and error_of(_GRID[place - 1]) <= allowed:
         place -= 1
     return _GRID[place], error
 
@@ -207,13 +208,7 @@ def leave_one_out(x: Tensor, y: Tensor, prior: Tensor, strength: float) -> Tenso
 
 def _descend(error: Callable[[float], float]) -> tuple[float, float]:
     """Walk along the grid from its usual place while the error falls, to stronger ridges or else to weaker ones."""
-    errors: dict[int, float] = {}
-
-    def at(i: int) -> float:
-        if i not in errors:
-            errors[i] = error(_GRID[i])
-        return errors[i]
-
+    at = cache(lambda i: error(_GRID[i]))
     best = _START
     for step in (1, -1):
         while 0 <= best + step < len(_GRID) and at(best + step) < at(best):
