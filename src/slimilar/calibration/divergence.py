@@ -51,6 +51,19 @@ def divergence_by_image(given: Sequence[Tensor], wanted: Sequence[Tensor]) -> Te
     return total.nan_to_num(_WORST, _WORST, _WORST)
 
 
+def surely_less(gaps: Tensor, than: Tensor, errors: float = 1.5) -> bool:
+    """Tell whether divergences of the same images are less by so many standard errors of the mean difference.
+
+    >>> few = torch.tensor([0.1, 0.2, 0.1])
+    >>> surely_less(few, 3 * few), surely_less(few, few + torch.tensor([0.2, -0.1, 0.0])), surely_less(few, few)
+    (True, False, False)
+    """
+    if len(gaps) < 2:
+        return False
+    excess = gaps - than
+    return bool(excess.mean() < -errors * excess.std() / len(excess) ** 0.5)
+
+
 def _of_scores(given: Tensor, wanted: Tensor) -> Tensor:
     heat = temperature(wanted)
     p, q = ((exact(scores) / heat).log_softmax(1) for scores in (given, wanted))

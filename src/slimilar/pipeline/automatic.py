@@ -18,8 +18,7 @@ from slimilar.pipeline.candidates import (
     ALTERNATIVES,
     Candidate,
     HeldOutImages,
-    best,
-    held_out_scores,
+    compare,
     search_images,
 )
 from slimilar.pipeline.depth_weights import (
@@ -94,10 +93,10 @@ def decide(
     for name in ALTERNATIVES:
         found += attempt(name, replace(options, criterion=name), plan.structure)
     found += [replace(c, name=f"{c.name}, data-free", fitted=False) for c in found if c.name == "similarity"]
-    scores = with_smaller_batches(
-        images, device_of(model), lambda data: held_out_scores(model, example, found, data, progress)
+    compared = with_smaller_batches(
+        images, device_of(model), lambda data: compare(model, example, found, data, progress)
     )
-    chosen = next(c for c in found if c.name == best(scores))
+    scores, chosen = compared.scores, next(c for c in found if c.name == compared.chosen)
     used = images if chosen.fitted else CalibrationSet(seed=images.seed)
     notes = (*weighted, _told(chosen.name, scores)) if chosen.plan is plan else (_told(chosen.name, scores),)
     return Decision(chosen.plan, used, scores, notes)
@@ -150,4 +149,5 @@ def _told_depth(weight: DepthWeight) -> str:
 
 def _told(name: str, scores: Mapping[str, float]) -> str:
     listed = ", ".join(f"{other} {score:.4f}" for other, score in scores.items())
-    return f"chosen on held-out images: {name} (divergence from the original: {listed})"
+    noise = "" if scores[name] <= min(scores.values()) else "; none is better by more than noise"
+    return f"chosen on held-out images: {name} (divergence from the original: {listed}{noise})"

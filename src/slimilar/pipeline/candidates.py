@@ -1,11 +1,12 @@
 """Never worse than simple: plans at the same cost, compared on images that none of them was fitted to.
 
 Each candidate's consumers are fitted to three quarters of some images, and the divergence from the original is measured
-on the last quarter. The one with the least is carried out with all images. These fits are quick ones, the same for all
-candidates: kernels of several taps keep their shape, and consumers that lose no channel stay as they are. A first look
-at few images sorts out those that are surely behind; only if others are left, more images decide between them. At
-strong cuts a quick fit to few images may lose nearly everything where the real one loses little. So if the best one
-loses much, or needs no data, those that are left are compared as they would be carried out.
+on the last quarter. The first one that none is surely better than is carried out with all images: differences are
+tested image by image. These fits are quick ones, the same for all candidates: kernels of several taps keep their shape,
+and consumers that lose no channel stay as they are. A first look at few images sorts out those that are surely behind;
+only if others are left, more images decide between them. At strong cuts a quick fit to few images may lose nearly
+everything where the real one loses little. So if the best one loses much, or needs no data, those that are left are
+compared as they would be carried out.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from slimilar.calibration.calibration_set import CalibrationSet, Progress
-from slimilar.calibration.divergence import divergence_by_image
+from slimilar.calibration.divergence import divergence_by_image, surely_less
 from slimilar.calibration.holdout import even_batches, hold_out
 from slimilar.calibration.several_inputs import as_example
 from slimilar.planning.cut import Cut
@@ -30,13 +31,13 @@ from slimilar.utils.pytree import Example, map_tensors
 from slimilar.utils.sampling import evenly
 
 ALTERNATIVES = ("magnitude-l2", "similarity")  # plain criteria that "auto" has to beat
-_LOOKS = (32, 128)  # images of the first look, and of the second; a quarter is measured on
-_SEARCH = 1.5e11  # FLOPs of one pass of the network over the images that a search looks at
+_FIRST_LOOK = 32  # images; a quarter of them is measured on, as in all looks
+_SEARCH_LEAST = 128  # images that a search, and the second look, see at least
+_SEARCH = 1.5e11  # FLOPs of one pass of the network over these, where that affords more
 _REAL = 512  # images of a look at real fits
 _POOR = 0.5  # a divergence at which quick fits tell little: 1 is that of a network that says nothing
 _FAR_BEHIND = 2.0  # times the divergence of the best: no look at more images would make up for that
-_SURELY = 4.0  # standard errors of the mean difference, image by image
-_MARGIN = 0.98  # an alternative must be better than noise
+_FAIRLY_SURE, _SURE = 2.0, 4.0  # standard errors: behind by far, or by little
 _QUICK = Settings(form="quick", steps=0, effort=3e9, mirror=False, choose="none", polish=False)
 
 
@@ -50,16 +51,24 @@ class Candidate:
     fitted: bool = True
 
 
-def held_out_scores(
+@dataclass(frozen=True)
+class Comparison:
+    """The name of the candidate to take, and the divergence of each from the original on held-out images."""
+
+    chosen: str
+    scores: Mapping[str, float]
+
+
+def compare(
     model: nn.Module,
     example: Example,
     candidates: Sequence[Candidate],
     images: CalibrationSet,
     progress: Progress | None = None,
-) -> dict[str, float]:
-    """Return for every candidate the divergence from the original on held-out images, the first look's if far behind.
+) -> Comparison:
+    """Return the first candidate that no other one surely beats, and all scores: the first look's if far behind.
 
-    Those far behind count no less than the others' worst, so that none of them wins by an easier look.
+    Those far behind count no less than the others' worst, as an easier look may have flattered them.
     """
 
     def look(at: Sequence[Candidate], count: int, quick: bool = True) -> dict[str, Tensor]:
@@ -72,7 +81,7 @@ def held_out_scores(
 
     scores: dict[str, float] = {}
     left = list(candidates)
-    for count in sorted({min(count, len(images)) for count in _LOOKS}):
+    for count in sorted({min(_FIRST_LOOK, len(images)), search_images(candidates[0].plan, len(images))}):
         found = look(left, count)
         scores |= {name: float(gaps.mean()) for name, gaps in found.items()}
         ahead = sorted(left, key=lambda c: scores[c.name])
@@ -83,33 +92,50 @@ def held_out_scores(
     worst = max(scores[c.name] for c in left)
     behind = {c.name for c in candidates} - {c.name for c in left}
     scores = {name: max(score, worst) if name in behind else score for name, score in scores.items()}
-    if len(left) == 1 or (first.fitted and scores[first.name] < _POOR):
-        return scores
-    # narrow deep networks: a quick fit to few images lost 1.35, the real one to 1,024 lost 0.07
-    found = look(left, min(_REAL, len(images)), quick=False)
-    decided = {name: float(gaps.mean()) for name, gaps in found.items()}
-    return {name: max(score, *decided.values()) for name, score in scores.items()} | decided
+    if len(left) > 1 and not (first.fitted and scores[first.name] < _POOR):
+        # narrow deep networks: a quick fit to few images lost 1.35, the real one to 1,024 lost 0.07
+        found = look(left, min(_REAL, len(images)), quick=False)
+        decided = {name: float(gaps.mean()) for name, gaps in found.items()}
+        scores = {name: max(score, *decided.values()) for name, score in scores.items()} | decided
+    return Comparison(first_unbeaten({c.name: found[c.name] for c in left}), scores)
 
 
 def _is_behind(gaps: Tensor, least: Tensor) -> bool:
     """Tell whether a candidate is behind the best one so far or so surely that more images would not change it.
 
+    One far behind need not be as surely so, but never by one image alone: a network that knows its training images by
+    heart gives away next to nothing on most of them, whatever it has lost.
+
     >>> best = torch.tensor([0.10, 0.30, 0.20, 0.40])
     >>> _is_behind(2.1 * best, best), _is_behind(best + torch.tensor([0.1, -0.1, 0.1, -0.08]), best)
     (True, False)
+    >>> _is_behind(torch.tensor([0.007, 0.0, 0.0, 0.0]), torch.tensor([0.0002, 0.0, 0.0, 0.0]))
+    False
     """
-    excess = gaps - least
-    if float(gaps.mean()) > max(float(least.mean()), _FAR_BEHIND * float(least.mean())):
-        return True  # rounding may leave a divergence of nothing below zero
-    if len(excess) < 4 or float(least.mean()) >= _POOR:
+    if len(gaps) < 4:
         return False
-    return bool(excess.mean() > _SURELY * excess.std() / len(excess) ** 0.5)
+    if float(gaps.mean()) > _FAR_BEHIND * float(least.mean()) and surely_less(least, gaps, _FAIRLY_SURE):
+        return True
+    return float(least.mean()) < _POOR and surely_less(least, gaps, _SURE)
+
+
+def first_unbeaten(gaps: Mapping[str, Tensor]) -> str:
+    """Return the first candidate that is not worse than the best one by more than noise.
+
+    >>> ahead = torch.tensor([0.2, 0.1, 0.3, 0.2])
+    >>> first_unbeaten({"span": ahead + torch.tensor([0.1, -0.1, 0.2, -0.1]), "similarity": ahead})
+    'span'
+    >>> first_unbeaten({"span": 2 * ahead, "similarity": ahead})
+    'similarity'
+    """
+    best = min(gaps, key=lambda name: float(gaps[name].mean()))
+    return next(name for name in gaps if not surely_less(gaps[best], gaps[name]))
 
 
 def search_images(plan: Plan, images: int) -> int:
     """Return how many images a search looks at: more in small networks, where they cost little."""
     affordable = int(_SEARCH / max(1, plan.before.flops))
-    return min(images, _REAL, max(_LOOKS[1], affordable))
+    return min(images, _REAL, max(_SEARCH_LEAST, affordable))
 
 
 @dataclass(frozen=True, eq=False)
@@ -147,17 +173,6 @@ def _some(images: CalibrationSet, count: int) -> list[Tensor]:
     assert images.images is not None
     chosen = torch.from_numpy(evenly(len(images), count))
     return even_batches(images.images[chosen], images.batch_size)
-
-
-def best(scores: Mapping[str, float]) -> str:
-    """Return the first candidate, unless another one is better by more than noise.
-
-    >>> best({"span": 0.20, "similarity": 0.199}), best({"span": 0.20, "similarity": 0.10})
-    ('span', 'similarity')
-    """
-    first = next(iter(scores))
-    least = min(scores, key=lambda name: scores[name])
-    return least if scores[least] < _MARGIN * scores[first] else first
 
 
 def _outputs(model: nn.Module, example: Example, batch: Tensor) -> list[Tensor]:

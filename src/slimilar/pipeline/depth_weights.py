@@ -17,13 +17,13 @@ from dataclasses import dataclass
 import numpy as np
 from torch import Tensor
 
+from slimilar.calibration.divergence import surely_less
 from slimilar.criteria.allocation import with_weights
 from slimilar.errors import UnreachableBudget
 from slimilar.planning.plan import Plan
 
 _NEAR, _FAR, _FARTHER = 1, 2, 3  # t; with 2 the last layer counts seven times as much as the first
 MOST_TRIED = 4  # how often a search asks for divergences
-_SURELY = 1.5  # standard errors of the mean difference, image by image
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,4 @@ def _is_surely_less(gaps: Tensor | None, than: Tensor | None) -> bool:
     """Tell whether divergences are less by more than noise; those of an exponent that is out of reach are the most."""
     if gaps is None or than is None:
         return gaps is not None
-    if len(gaps) < 2:
-        return False
-    excess = gaps - than
-    return bool(excess.mean() < -_SURELY * excess.std() / len(excess) ** 0.5)
+    return surely_less(gaps, than)

@@ -40,7 +40,7 @@ from slimilar.utils.precision import exact
 
 Kept = NDArray[np.bool_]
 
-_AHEAD = 40_000_000  # numbers that the original wrote ahead of the pruned network, of all batches
+_AHEAD = 55_000_000  # numbers that the original wrote ahead of the pruned network, of all batches
 LIVE = 170_000_000  # numbers that both versions hold; where activations are large, some images join later
 _GROWN = 420_000_000  # and that they may come to hold at a later consumer
 _PASSES = 32  # multiply-adds that one look at an output is worth: it is memory that takes the time
