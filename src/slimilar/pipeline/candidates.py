@@ -76,7 +76,7 @@ def compare(
         for i, candidate in enumerate(at):
             found[candidate.name] = held_out.gaps(candidate, quick)
             if progress is not None:
-                progress(f"comparing plans on {count} images", i + 1, len(candidates))
+                progress(f"comparing plans on {count} images", i + 1, len(at))
         return found
 
     scores: dict[str, float] = {}
