@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from textwrap import fill
 from typing import Any
 
 import slimilar
@@ -192,30 +193,36 @@ def figures(ledger: RowLedger) -> dict[str, Any]:
     blocks = [b for b in _ordered(settings) if len(known[b["network"]]) > 1]
     if not blocks:
         return lines
-    figure, axes = canvas(1, len(blocks), width=2.7 * len(blocks) + 0.4, height=2.9)
+    width = max(4.2, 2.7 * len(blocks) + 0.4)
+    figure, axes = canvas(1, len(blocks), width=width, height=2.9)
     for axis, block in zip(axes[0], blocks, strict=True):
         base = ledger.find(network=block["network"], method="base") or {}
-        for place, method in enumerate(reversed(block["methods"])):
+        methods = list(reversed(known[block["network"]]))
+        shown = [base["accuracy"]]
+        for place, method in enumerate(methods):
             found = over_seeds(ledger.all(network=block["network"], method=method))
             rows = {r["own"]: r for r in found if r["error"] is None}
             ends = [rows[own]["accuracy"] for own in (True, False) if own in rows]
+            shown += ends
             axis.plot(ends, [place] * len(ends), color="#CCCCCC", lw=2, zorder=1)
             colour = COLOURS[method]
-            for own, fill in ((True, "white"), (False, colour)):
+            for own, inside in ((True, "white"), (False, colour)):
                 if own in rows:
                     axis.scatter(
-                        rows[own]["accuracy"], place, s=42, color=fill, edgecolor=colour, zorder=2, lw=1.5
+                        rows[own]["accuracy"], place, s=42, color=inside, edgecolor=colour, zorder=2, lw=1.5
                     )
             if False in rows:
                 axis.plot(rows[False]["before"], place, "|", color=colour, ms=11, mew=1.5, zorder=3)
+                shown.append(rows[False]["before"])
         axis.axvline(base["accuracy"], color=GREY, lw=0.8, ls=":")
-        axis.set_yticks(range(len(block["methods"])), list(reversed(block["methods"])))
-        axis.set_ylim(-0.6, len(block["methods"]) - 0.4)
+        axis.set_yticks(range(len(methods)), methods)
+        axis.set_ylim(-0.6, len(methods) - 0.4)
         axis.set_title(LABELS[block["network"]].replace(", ", "\n"))
-        axis.set_xlim(left=0)
+        axis.set_xlim(left=0 if min(shown) < 60 else min(shown) - 3)
         axis.set_xlabel("test accuracy in %")
-    figure.suptitle(
+    words = (
         "after fine-tuning: hollow, the method's own way; filled, with our reconstruction (stroke: before fine-tuning)"
-        " · dotted: unpruned", fontsize=8, color=GREY, x=0.01, ha="left",
-    )  # fmt: skip
+        " · dotted: unpruned"
+    )
+    figure.suptitle(fill(words, int(18 * width)), fontsize=8, color=GREY, x=0.01, ha="left")
     return {"": figure} | lines

@@ -37,6 +37,7 @@ VARIATIONS = {  # what is chosen among
     "taught 0.1, mixup": Tuning(replace(QUICK, lr=0.1, mixup=True), 0.7),
     "teacher alone 0.03, mixup": Tuning(replace(QUICK, lr=0.03, mixup=True), 1.0),
     **{f"frozen {lr}": Tuning(replace(_CALM, lr=lr), 0.7) for lr in (0.003, 0.01, 0.03, 0.1)},
+    "frozen 0.03, mixup": Tuning(replace(_CALM, lr=0.03, mixup=True), 0.7),
 }
 _TRIALS: dict[
     tuple[int, int], dict[str, tuple[str, ...]]
@@ -54,8 +55,16 @@ _TRIALS: dict[
         "none": ("plain 0.03", "plain 0.1"),
     },
     (20_000, 10): {"auto": ("taught 0.03, mixup", "taught 0.03", "teacher alone 0.03, mixup")},
-    (20_000, 1): {"auto": ("frozen 0.03", "frozen 0.003")},
-    (5_000, 1): {"auto": ("frozen 0.03", "frozen 0.003", "frozen 0.01", "taught 0.03")},
+    (20_000, 1): {"auto": ("frozen 0.03", "frozen 0.003", "frozen 0.03, mixup")},
+    (5_000, 1): {
+        "auto": (
+            "frozen 0.03",
+            "frozen 0.003",
+            "frozen 0.01",
+            "taught 0.03",
+            "frozen 0.03, mixup",
+        )
+    },
 }
 
 
@@ -71,6 +80,7 @@ _PLAIN = replace(QUICK, lr=0.03)
 CHOSEN: dict[str, dict[str, Tuning]] = {  # by start
     "auto": {
         "reconstructed": Tuning(_OURS, 0.7),
+        "reconstructed, no mixup": Tuning(replace(_OURS, mixup=False), 0.7),
         "reconstructed, no labels": Tuning(_OURS, 1.0),
         "plain": Tuning(_PLAIN),
     },

@@ -155,6 +155,7 @@ RECIPES = MappingProxyType(
             no_dropout=True,
             full_rate_steps=100,
             freeze_below_steps=500,
+            mixup=True,
         ),
     }
 )
