@@ -79,7 +79,7 @@ def _compared(task: Task, plan: Plan, flops: float, exponent: float) -> dict[str
     """Return what the search sees of an exponent, and what the real fit makes of it."""
     images = calibration_set(task.calibration, None, task.example, seed=SEED)
     images = program_for(task.model, task.example, plan.structure, images)[1]
-    weighted = weighted_by_depth(plan, exponent) if exponent else plan
+    weighted = weighted_by_depth(plan, exponent)
     reserve = bias_cost(task.model, task.example, plan, "flops")
     cut = weighted.cut(PruningTarget("flops", flops, 1, reserve=reserve))
     quick, looked = _quick(task, Candidate("span", weighted, cut), images)

@@ -80,7 +80,7 @@ _PLAIN = replace(QUICK, lr=0.03)
 CHOSEN: dict[str, dict[str, Tuning]] = {  # by start
     "auto": {
         "reconstructed": Tuning(_OURS, 0.7),
-        "reconstructed, no mixup": Tuning(replace(_OURS, mixup=False), 0.7),
+        "reconstructed, no mixup": Tuning(replace(_OURS, mixup_from_steps=None), 0.7),
         "reconstructed, no labels": Tuning(_OURS, 1.0),
         "plain": Tuning(_PLAIN),
     },

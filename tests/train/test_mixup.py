@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import torch
+from torch import nn
 from torch.nn import functional as F
 
 from helpers.digits import fingerprint, network
@@ -47,6 +48,20 @@ def test_teacher_and_student_see_the_same_blended_images() -> None:
     for ours, plain in zip(trained.parameters(), model.parameters(), strict=True):
         assert plain.grad is not None
         torch.testing.assert_close(ours, plain - 0.05 * 1.9 * plain.grad, rtol=1e-3, atol=1e-6)
+
+
+def test_long_trainings_with_a_teacher_blend_images_and_others_do_not() -> None:
+    """Six steps: two epochs of 96 images."""
+    data, plain = TRAIN.first(96), Recipe(epochs=2, batch_size=32, lr=0.05)
+
+    def weights(recipe: Recipe, teacher: nn.Module | None = None) -> str:
+        return fingerprint(train(network(), data, recipe, teacher=teacher, settings=QUIET).model)
+
+    teacher = network().eval()
+    mixed = weights(replace(plain, mixup=True), teacher)
+    assert weights(replace(plain, mixup_from_steps=6), teacher) == mixed
+    assert weights(replace(plain, mixup_from_steps=7), teacher) == weights(plain, teacher) != mixed
+    assert weights(replace(plain, mixup_from_steps=6)) == weights(plain)
 
 
 def test_a_run_with_blended_images_is_continued_to_the_same_weights(tmp_path) -> None:

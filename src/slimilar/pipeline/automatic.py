@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from torch import Tensor, nn
 
@@ -12,7 +13,6 @@ from slimilar.calibration.calibration_set import CalibrationSet, Progress, with_
 from slimilar.calibration.program import program_for
 from slimilar.criteria import ENOUGH_IMAGES, automatic
 from slimilar.errors import NothingToPrune, UnreachableBudget
-from slimilar.graph.structure import Structure
 from slimilar.pipeline.analysis import AnalysisOptions, plan_of
 from slimilar.pipeline.candidates import (
     ALTERNATIVES,
@@ -33,6 +33,8 @@ from slimilar.reconstruction.apply import bias_cost, settle
 from slimilar.reconstruction.methods import LINEAR, Reconstruction
 from slimilar.utils.modules import device_of
 from slimilar.utils.pytree import Example
+
+INNER = "span, inner channels"  # the candidate that leaves residual streams whole
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,57 +76,56 @@ def decide(
         reserve = bias_cost(model, example, plan, target.kind)
         return Candidate(name, plan, plan.cut(replace(target, reserve=reserve)))
 
-    def attempt(name: str, options: AnalysisOptions, structure: Structure | None = None) -> list[Candidate]:
-        return _reachable(
-            lambda: candidate(name, plan_of(model, example, options, images, structure=structure))
-        )
+    def attempt(name: str, make: Callable[[], Plan]) -> list[Candidate]:
+        return _reachable(lambda: candidate(name, make()))
 
-    weighted: tuple[str, ...] = ()
+    weight = DepthWeight(0)
     # thresholds that a caller has set for single layers refer to the heights as they are
     if target.kind in COSTS and len(plan.groups) > 1 and not target.thresholds:
-        plan, weighted = with_smaller_batches(
+        weight = with_smaller_batches(
             images,
             device_of(model),
-            lambda data: _by_depth(model, example, lambda p: candidate("span", p), plan, data, progress),
+            lambda data: _depth_weight(model, example, lambda p: candidate("span", p), plan, data, progress),
         )
+    plan = weighted_by_depth(plan, weight.exponent)
     found = [candidate("span", plan)]
-    if options.residual == "auto":
-        found += attempt("span, inner channels", replace(options, residual="inner"))
+    if options.residual == "auto":  # first, so that stream channels leave only where that is surely better
+        inner = partial(plan_of, model, example, replace(options, residual="inner"), images)
+        found = attempt(INNER, lambda: weighted_by_depth(inner(), weight.exponent)) + found
     for name in ALTERNATIVES:
-        found += attempt(name, replace(options, criterion=name), plan.structure)
+        other = replace(options, criterion=name)
+        found += attempt(name, partial(plan_of, model, example, other, images, structure=plan.structure))
     found += [replace(c, name=f"{c.name}, data-free", fitted=False) for c in found if c.name == "similarity"]
     compared = with_smaller_batches(
         images, device_of(model), lambda data: compare(model, example, found, data, progress)
     )
     scores, chosen = compared.scores, next(c for c in found if c.name == compared.chosen)
     used = images if chosen.fitted else CalibrationSet(seed=images.seed)
-    notes = (*weighted, _told(chosen.name, scores)) if chosen.plan is plan else (_told(chosen.name, scores),)
-    return Decision(chosen.plan, used, scores, notes)
+    weighted = weight.exponent and chosen.plan.criterion == options.criterion
+    notes = (_told_depth(weight),) if weighted else ()
+    return Decision(chosen.plan, used, scores, (*notes, _told(chosen.name, scores)))
 
 
-def _by_depth(
+def _depth_weight(
     model: nn.Module,
     example: Example,
     candidate: Callable[[Plan], Candidate],
     plan: Plan,
     images: CalibrationSet,
     progress: Progress | None,
-) -> tuple[Plan, tuple[str, ...]]:
-    """Return the plan with the losses of layers weighted as held-out images have it, and what there is to tell."""
+) -> DepthWeight:
+    """Return how the losses of layers should count by their depth, as held-out images have it."""
     looks, held_out = 0, HeldOutImages.of(model, example, images, search_images(plan, len(images)))
 
     def gaps(exponent: float) -> Tensor:
         nonlocal looks
-        found = held_out.gaps(candidate(weighted_by_depth(plan, exponent) if exponent else plan))
+        found = held_out.gaps(candidate(weighted_by_depth(plan, exponent)))
         looks += 1
         if progress is not None:
             progress("weighting layers by depth", looks, MOST_TRIED)
         return found
 
-    weight = find_depth_weight(gaps)
-    if not weight.exponent:
-        return plan, ()
-    return weighted_by_depth(plan, weight.exponent), (_told_depth(weight),)
+    return find_depth_weight(gaps)
 
 
 def _reachable(make: Callable[[], Candidate]) -> list[Candidate]:

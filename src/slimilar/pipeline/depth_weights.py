@@ -31,12 +31,14 @@ class DepthWeight:
     """The exponent t that did best, and the divergence on held-out images with t = 0 and with it."""
 
     exponent: float
-    before: float
-    after: float
+    before: float = 0.0
+    after: float = 0.0
 
 
 def weighted_by_depth(plan: Plan, exponent: float) -> Plan:
-    """Return a plan in which the measured losses of layers count by their depth."""
+    """Return a plan in which the measured losses of layers count by their depth; with 0 as they are."""
+    if not exponent:
+        return plan
     depth = np.linspace(-0.5, 0.5, len(plan.groups))
     return with_weights(plan, np.exp(exponent * depth).tolist())
 

@@ -43,6 +43,8 @@ class TrainingRun:
         self, model: nn.Module, configuration: RunConfiguration, context: DistributedContext
     ) -> None:
         self.configuration, self.context, self.recipe = configuration, context, configuration.recipe
+        if configuration.teacher is None:  # what blended images gain was measured with one
+            self.recipe = dataclasses.replace(self.recipe, mixup_from_steps=None)
         self.settings, self.hooks = configuration.settings, configuration.hooks
         self.state = TrainingState(model, configuration, context)
         self.wrapped = context.wrap(self.state.model)
@@ -92,11 +94,12 @@ class TrainingRun:
         # Seeded at each step, so that dropout needs no saved state. The 1 separates it from the augmentation,
         # because a seed does not change by zeros at its end.
         torch.manual_seed(mixed_seed(self.settings.seed, state.epoch, state.step, 1 + self.context.rank))
-        lr = self.recipe.on(steps).learning_rate(state.epoch + state.step / steps)
+        recipe = self.recipe.on(steps)
+        lr = recipe.learning_rate(state.epoch + state.step / steps)
         for group in state.optimiser.param_groups:
             group["lr"] = lr
         state.optimiser.zero_grad()
-        state.scaler.scale(self._loss(batch)).backward()
+        state.scaler.scale(self._loss(batch, recipe.mixup)).backward()
         if self.recipe.clip is not None:
             state.scaler.unscale_(state.optimiser)
             nn.utils.clip_grad_norm_(state.model.parameters(), self.recipe.clip)
@@ -110,10 +113,10 @@ class TrainingRun:
         state.step += 1
         return lr
 
-    def _loss(self, batch: Batch) -> Tensor:
+    def _loss(self, batch: Batch, mixup: bool) -> Tensor:
         state, device = self.state, self.context.device
         images, mixture = placed(batch.images, device), None
-        if self.recipe.mixup:
+        if mixup:
             mixture = Mixture.drawn(len(images)).to(device)
             images = placed(mixture.of(images), device)
         with torch.autocast(device.type, state.dtype, enabled=state.dtype is not None):
