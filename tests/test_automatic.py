@@ -123,9 +123,9 @@ def test_auto_takes_the_candidate_that_does_best(winner: str, monkeypatch: pytes
 
     def scored(
         model: object, example: object, found: list[candidates.Candidate], *_: object
-    ) -> candidates.Comparison:
+    ) -> candidates.PlanComparison:
         names.extend(c.name for c in found)
-        return candidates.Comparison(winner, {c.name: 0.1 if c.name == winner else 1.0 for c in found})
+        return candidates.PlanComparison(winner, {c.name: 0.1 if c.name == winner else 1.0 for c in found})
 
     monkeypatch.setattr(automatic, "compare", scored)
     result = slimilar.prune(headed(), images(1), flops=0.7, calibration=images(32), verify=False)

@@ -13,7 +13,7 @@ import slimilar
 from slimilar.criteria.allocation import with_weights
 from slimilar.errors import UnreachableBudget
 from slimilar.pipeline import automatic
-from slimilar.pipeline.candidates import Candidate, Comparison, HeldOutImages
+from slimilar.pipeline.candidates import Candidate, PlanComparison, HeldOutImages
 from slimilar.pipeline.depth_weights import MOST_TRIED, find_depth_weight, weighted_by_depth
 from slimilar.planning.plan import Plan
 
@@ -123,7 +123,7 @@ def test_prune_takes_the_weight_that_held_out_images_choose(
         return 1 + 0.1 * (exponent - 1.1 * best) ** 2 + torch.tensor([0.001, -0.001]) * exponent
 
     monkeypatch.setattr(HeldOutImages, "gaps", gaps)
-    monkeypatch.setattr(automatic, "compare", lambda *_: Comparison("span", {"span": 0.1}))
+    monkeypatch.setattr(automatic, "compare", lambda *_: PlanComparison("span", {"span": 0.1}))
     result = slimilar.prune(net, given[:1], flops=0.5, round_to=1, calibration=given, verify=False)
     assert result.cut.widths == at[best]
     assert any(told in n for n in result.notes) if told else not any("counted" in n for n in result.notes)

@@ -52,7 +52,7 @@ class Candidate:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PlanComparison:
     """The name of the candidate to take, and the divergence of each from the original on held-out images."""
 
     chosen: str
@@ -65,7 +65,7 @@ def compare(
     candidates: Sequence[Candidate],
     images: CalibrationSet,
     progress: Progress | None = None,
-) -> Comparison:
+) -> PlanComparison:
     """Return the first candidate that no other one surely beats, and all scores: the first look's if far behind.
 
     Those far behind count no less than the others' worst, as an easier look may have flattered them.
@@ -97,7 +97,7 @@ def compare(
         found = look(left, min(_REAL, len(images)), quick=False)
         decided = {name: float(gaps.mean()) for name, gaps in found.items()}
         scores = {name: max(score, *decided.values()) for name, score in scores.items()} | decided
-    return Comparison(first_unbeaten({c.name: found[c.name] for c in left}), scores)
+    return PlanComparison(first_unbeaten({c.name: found[c.name] for c in left}), scores)
 
 
 def _is_behind(gaps: Tensor, least: Tensor) -> bool:
