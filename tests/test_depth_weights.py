@@ -13,7 +13,7 @@ import slimilar
 from slimilar.criteria.allocation import with_weights
 from slimilar.errors import UnreachableBudget
 from slimilar.pipeline import automatic
-from slimilar.pipeline.candidates import Candidate, PlanComparison, HeldOutImages
+from slimilar.pipeline.candidates import Candidate, HeldOutImages, PlanComparison
 from slimilar.pipeline.depth_weights import MOST_TRIED, find_depth_weight, weighted_by_depth
 from slimilar.planning.plan import Plan
 
