@@ -25,8 +25,9 @@ have the same FLOPs.
 CPU minutes are those of one thread of a shared machine. Rows marked `bfloat16` computed the convolutions of the
 training in mixed precision, which takes about 0.6 of the time; scores are always computed in float32.
 
-- `reconstructed`: the recipe of that name (no dropout, rate 0.03), 70 % of the loss from the scores of the network
-  before pruning, 30 % from the labels. `reconstructed, frozen`: with frozen statistics of batch norms, as before.
+- `reconstructed`: the recipe of that name (no dropout, rate 0.03, mixup from 900 steps on), 70 % of the loss from the
+  scores of the network before pruning, 30 % from the labels. `reconstructed, no mixup`: without it; one epoch has
+  703 steps. `reconstructed, frozen`: with frozen statistics of batch norms, an earlier recipe.
   `reconstructed, no labels`: all from the scores.
 - `plain`: new statistics, labels alone. `plain, teacher`: with the same teacher as `reconstructed`.
 """
@@ -36,7 +37,8 @@ _CHOICE = """
 Command: `python benchmarks/finetune.py --data FOLDER --choose`. ResNet-56 on CIFAR-100 (72.63 %) at half of its FLOPs,
 so many passes over so many training images, scored on 5,000 test images. `frozen`: statistics of batch norms frozen, no
 dropout; `taught`: new statistics; both with the teacher. `teacher alone`: no labels. `mixup`: images are blended by
-twos. `plain`: new statistics, labels alone. Rows of seed 1 are of a later version, from a better start.
+twos, to be compared with rows of the same seed. `plain`: new statistics, labels alone. Rows of seed 1 are of a later
+version, from a better start.
 
 | start | training images | epochs | setting | seed | pruned | tuned |
 |---|---|---|---|---|---|---|
