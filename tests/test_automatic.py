@@ -230,3 +230,14 @@ def test_a_budget_may_take_stream_channels_where_that_costs_less() -> None:
     scores, dense = result.model(images(2))
     assert scores.shape == (2, 5)
     assert dense.shape == (2, 2, 12, 12)
+
+
+def test_stream_channels_stay_unless_their_removal_is_surely_better(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The plan that leaves streams whole comes first, so that a draw keeps them."""
+    torch.manual_seed(0)
+    net = settled(Residual())
+    monkeypatch.setattr(candidates.HeldOutImages, "gaps", lambda *_: torch.tensor([0.1, 0.2, 0.3, 0.1]))
+    result = slimilar.prune(net, images(1), flops=0.7, calibration=images(32), residual="auto", verify=False)
+    inner = slimilar.analyze(net, images(1), criterion="span", calibration=images(32))
+    assert next(iter(result.scores)) == automatic.INNER
+    assert {g.name for g in result.plan.groups} == {g.name for g in inner.groups}
